@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -27,6 +28,10 @@ ADDED = "memlint models add"
 STATED = "--model-config"
 BY_NAME = ", whose name the folder has"
 OUTSIDE = "lies outside of this repository, and is read only where the command line names it (-o KEY=FOLDER)"
+
+
+# A document's ``[meta-llama/Llama-3.1-8B-Instruct]``: what its reader is to put there.
+_FILLED_IN = re.compile(r"\[[^\[\]<>]*\]|<[^\[\]<>]*>")
 
 
 class Resolved(NamedTuple):
@@ -67,6 +72,8 @@ def resolve(name: str, beside: str = "") -> Resolved | None:
     then from the working directory, where the run itself would look for it. Contents that cannot be used are no
     exception but a ``reason``, and so is a folder outside of the config's repository.
     """
+    if _FILLED_IN.fullmatch(name):
+        name = name[1:-1]
     if (own := _added(name)) is not None:
         return own
     known = models.find(name)

@@ -29,10 +29,11 @@ _KINDS = frozenset(
 _SEES = re.compile(r"\d(?:\.\d+)?v(?![a-z0-9])")
 # A checkpoint in few bits has another dtype than the model that it is of, and an adapter is no model.
 _OTHER = re.compile(r"[48]bit|int[48]|gptq|awq|gguf|bnb|fp8|nf4|quant|lora|adapter")
-# Folders of a run's own, which is called after its model: ``qwen2.5-7b-sft/checkpoint-500``.
+# Folders of a run's own, which is called after its model: ``qwen2.5-7b-sft/checkpoint-500``; and what a template writes
+# behind its model: ``path/to/llama-3-8b/dir/or/model_id``.
 _PLACE = re.compile(
     r"(?:checkpoint|ckpt|step|global_step|epoch|iter|stage)s?[-_]?\d*|(?:final|merged|best|last|latest)(?:[-_]?[a-z]+)?"
-    r"|hf|huggingface|outputs?|model|weights|actor|full"
+    r"|hf|huggingface|outputs?|model|weights|actor|full|dir|folder|path|or|(?:model|hub|hf)[-_]?(?:id|name|path|dir)"
 )
 _FOLDER = re.compile(r"[./~]|[^/]*/[^/]*/.")  # a path, and no hub id, whose first word is its owner's
 # Sizes that are said in words, of families that have no others: whisper-small, bert-base-uncased.

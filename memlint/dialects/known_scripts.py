@@ -85,9 +85,6 @@ def prepare(spec: TrainingSpec, name: str) -> None:
         if whole is not None and truth(whole.value):
             lm.put(spec, lm.HYPER + "use_peft", False, whole)
             lm.put(spec, lm.HYPER + "bits", 16, whole)
-        source, target = spec.fact(lm.HYPER + "source_max_len"), spec.fact(lm.HYPER + "target_max_len")
-        if source is not None and target is not None and source.value and target.value:
-            lm.put(spec, "sequence_length", source.value + target.value, target, "a source and its target")
     elif name == "training" and spec.root.get("use_liger") is not None and spec.root.get("model_name") is not None:
         fact_name: Name
         for fact_name, value in (("sequence_length", 512), (lm.HYPER + "dtype", "bfloat16")):
@@ -100,7 +97,6 @@ def prepare(spec: TrainingSpec, name: str) -> None:
             reason = "as Alpaca's and FastChat's scripts have it where nothing else is stated"
             fact = Fact("sequence_length", _MAX_LENGTH, ASSUMED, "--model_max_length", reason=reason)
             spec.facts["sequence_length"] = fact
-
     elif name == "unsloth-cli":
         rank = spec.root.get("r")
         if rank is not None and isinstance(rank.value, (int, str)) and str(rank.value).isdigit():
@@ -110,6 +106,17 @@ def prepare(spec: TrainingSpec, name: str) -> None:
             if known is None or known.node is None:
                 lm.put(spec, fact_name, value, reason="unsloth-cli.py")
         lm.put(spec, "checkpointing", "full", spec.fact("checkpointing"))
+    _source_and_target(spec)
+
+
+def _source_and_target(spec: TrainingSpec) -> None:
+    """qlora.py's collator, and those of programs that were written after it, cut a source and its target apart."""
+    source, target = spec.fact(lm.HYPER + "source_max_len"), spec.fact(lm.HYPER + "target_max_len")
+    stated = spec.fact("sequence_length")
+    if source is None or target is None or not source.value or not target.value:
+        return
+    if stated is None or stated.node is None:
+        lm.put(spec, "sequence_length", source.value + target.value, target, "a source and its target")
 
 
 def firefly(spec: TrainingSpec) -> None:

@@ -49,6 +49,7 @@ from memlint.data import hub, models, resemblance
         pytest.param("facebook/wav2vec2-xls-r-1b", [], id="a model that hears is no decoder of its size"),
         pytest.param("ours/hubert-1b-de", [], id="nor is one that hears, of another family"),
         pytest.param("out/Qwen2.5-7B-sft/checkpoint-500", ["Qwen/Qwen2.5-7B"], id="a run's folder of checkpoints"),
+        pytest.param("path/to/hf/Qwen2.5-7B/dir/or/model_id", ["Qwen/Qwen2.5-7B"], id="what a template leaves open"),
         pytest.param(
             "out/Qwen2.5-7B-sft/global_step_20/actor/hf", ["Qwen/Qwen2.5-7B"], id="folders within one another"
         ),

@@ -200,6 +200,11 @@ UNSLOTH = (
             {"tuning": None, "quantization.bits": None},
             id="qlora.py without an adapter",
         ),
+        pytest.param(
+            QLORA.replace("qlora.py", "train.py"),
+            {"sequence_length": 528},
+            id="a program after qlora.py, whose collator cuts a source and its target apart",
+        ),
         pytest.param(ALPACA, {"sequence_length": 512, "tuning": None}, id="Alpaca's length"),
         pytest.param(
             ALPACA.replace("--bf16", "--model_max_length 2048 --bf16"),
