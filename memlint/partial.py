@@ -64,7 +64,8 @@ _ROWS_STATED: Final[Name] = HYPER + "padded_vocab_size"
 # A step of the same model that has the least beside its weights, gradients and states. Whatever may decide what weights
 # there are stays as it is: what is called attention in GPT-NeoX may be a gated perceptron.
 _LEAST: dict[Name, Any] = {
-    **{"micro_batch_size": 1, "sequence_length": 64, "target_length": 64, "sequences_per_sample": 1},
+    **{"micro_batch_size": 1, "sequence_length": 64, "target_length": 64},
+    **{"sequences_per_sample": 1, "forward_passes": 1},
     **{"images_per_sample": 0, "packing": False, "padding": False, "padding_free": False},
     **{"method": "sft", "log_probabilities": None, "reference_model": "none", "resident_models": None},
     **{"generated_rows": None, "engine_share": None, "engine_beside": None, "evaluation_batch_size": None},

@@ -236,7 +236,7 @@ _FACTS: tuple[tuple[Kind, str], ...] = (
     (ROWS_OR_NONE, "evaluation_batch_size"),
     (_sides(MOST_WIDTH), "image_size"),
     (SIZE, "gradient_accumulation_steps"),
-    (PARTS, "sequences_per_sample optimizer_rank adapter.virtual_tokens"),
+    (PARTS, "sequences_per_sample forward_passes optimizer_rank adapter.virtual_tokens"),
     (PARTS_OR_NONE, "images_per_sample fewest_images most_images loss_chunks lora.r oft.block_size oft.rank"),
     (COUNT, "generated_rows"),
     (LAYER, "checkpointing_every checkpointing_chunk"),

@@ -179,12 +179,20 @@ def _with_imports(path: str) -> Iterator[Module]:
                 waiting.append(file)
 
 
+class Scores(NamedTuple):
+    """A loss of one number a row: rows of a sample, and forward passes that they are spread over."""
+
+    sequences: int = 1
+    passes: int = 1
+
+
 class Loss(NamedTuple):
     """family: that describes a trainer of a repository's own, "" where none does; why: its loss is not its library's,
-    and nobody describes it, "" else."""
+    and nobody describes it, "" else; scores: what it is where the model is one that scores rows, and nothing else."""
 
     family: str = ""
     why: str = ""
+    scores: Scores | None = None
 
 
 def own_loss(path: str, name: str) -> Loss:
@@ -204,7 +212,8 @@ def own_loss(path: str, name: str) -> Loss:
                 return Loss(family)
             if method:
                 what = "a loop" if method == _LOOP else "a loss"
-                return Loss("", OnTop(f"{name} has {what} of its own ({os.path.basename(at.path)}: {called}.{method})"))
+                why = OnTop(f"{name} has {what} of its own ({os.path.basename(at.path)}: {called}.{method})")
+                return Loss("", why, scores(made, at.text) if method == "compute_loss" else None)
             bases = [base.id for base in made.bases if isinstance(base, ast.Name) and base.id.endswith("Trainer")]
             if not bases or bases[-1] == called:
                 return Loss()
@@ -220,6 +229,58 @@ def own_loss(path: str, name: str) -> Loss:
         else:
             return Loss()
     return Loss()
+
+
+# The two answers of a pair, as the columns of programs call them that train a reward model with transformers' Trainer.
+_ANSWERS = (("input_ids_j", "input_ids_k"), ("input_ids_chosen", "input_ids_rejected"))
+# What such a loss calls beside its model: it picks, compares and averages one number a row.
+_OF_SCORES = frozenset(
+    (
+        *("logsigmoid", "sigmoid", "log", "mean", "sum", "float", "to", "tensor", "size", "arange", "view", "squeeze"),
+        *("flatten", "pop", "get", "mse_loss", "MSELoss", "BCEWithLogitsLoss", "binary_cross_entropy_with_logits"),
+        *("cross_entropy", "CrossEntropyLoss"),
+    )
+)
+_INPUTS = frozenset((None, "input_ids", "attention_mask", "token_type_ids"))  # None: all of them, by ``**inputs``
+_NOT_PLAIN = (ast.For, ast.While, ast.With, ast.Try, ast.Lambda, ast.ListComp, ast.GeneratorExp)
+
+
+def scores(made: ast.ClassDef, text: str) -> Scores | None:
+    """A trainer's loss that runs its model over the inputs and makes a number of one score a row; None where it does
+    anything else.
+
+    That of a pair, ``-logsigmoid(chosen - rejected).mean()``, many programs have from TRL's first examples
+    (examples/stack_llama/scripts/reward_modeling.py): with one pass for each answer, or with one of rows whose collator
+    alternates them.
+
+    text  of its module
+    """
+    method = next(node for node in made.body if isinstance(node, ast.FunctionDef) and node.name == "compute_loss")
+    parts = list(ast.walk(method))
+    if len(method.args.args) < 3 or any(isinstance(part, _NOT_PLAIN) for part in parts):
+        return None
+    model = method.args.args[1].arg
+    calls = [part for part in parts if isinstance(part, ast.Call)]
+    passes = [call for call in calls if isinstance(call.func, ast.Name) and call.func.id == model]
+    kept = [part for part in parts if isinstance(part, ast.Assign) and isinstance(part.value, ast.Call)]
+    named = {one.id for part in kept for one in part.targets if isinstance(one, ast.Name)}  # loss_fct = MSELoss()
+    others = [_called(call) for call in calls if call not in passes and _called(call) not in named]
+    of_text = all(not call.args and {word.arg for word in call.keywords} <= _INPUTS for call in passes)
+    if not of_text or not _OF_SCORES.issuperset(others):
+        return None
+    pair = next((pair for pair in _ANSWERS if all(name in text for name in pair)), None)
+    if pair is None:
+        return Scores() if len(passes) == 1 and "logsigmoid" not in others else None
+    if "logsigmoid" not in others:
+        return None
+    apart = {part.value for part in parts if isinstance(part, ast.Constant) and isinstance(part.value, str)}
+    if len(passes) == 2 and apart.issuperset(pair):
+        return Scores(2, 2)
+    return Scores(2) if len(passes) == 1 and "arange" in others else None
+
+
+def _called(call: ast.Call) -> str:
+    return call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
 
 
 def shape(made: ast.ClassDef) -> str:

@@ -168,6 +168,11 @@ def read(path: str, text: str, options: Mapping[str, Node], is_started: bool = F
     loss = own_code.own_loss(path, str(own.value)) if own is not None else own_code.Loss()
     if loss.family:
         return Script(loss.family, Node({}, Span(path, 1, 1, 1, 1)), found.document)
+    auto = said.get("auto_class")
+    if loss.scores is not None and auto is not None and auto.value == "AutoModelForSequenceClassification":
+        rows = {"sequences_per_sample": loss.scores.sequences, "forward_passes": loss.scores.passes}
+        said.update({key: Node(value, trainer.span, None, key) for key, value in rows.items()})
+        loss = own_code.Loss()
     why = why or loss.why or _own_model(made.get("model"), path) or resumed
     if any(module.partition(".")[0] == "unsloth" for module in found.imported.values()):
         family, why = (

@@ -108,6 +108,13 @@ SAMPLE = (
     Entry("padding_free", "boolean", "samples of a batch are concatenated to one row", absent="false"),
     Entry("sequences_per_sample", "integer", "in one forward pass: 2 for a preference pair", "sequences", "1"),
     Entry(
+        "forward_passes",
+        "integer",
+        "of a micro-batch before its backward pass, each of an equal part of its sequences",
+        "passes",
+        "1",
+    ),
+    Entry(
         "query_length",
         "integer",
         "of the longest query, where embeddings of queries and passages are compared",

@@ -68,9 +68,10 @@ def test_points_in_the_name_of_a_folder_may_be_modelscopes() -> None:
 @pytest.mark.parametrize("name", ["[Qwen/Qwen2.5-1.5B]", "<Qwen/Qwen2.5-1.5B>"])
 def test_brackets_around_an_id_are_a_document_s_own(name: str) -> None:
     found = hub.resolve(name)
-    assert found is not None and found == hub.resolve("Qwen/Qwen2.5-1.5B")
-    assert hub.resolve("[]") is None and hub.resolve("<model>") is None
-
+    assert found is not None
+    assert found == hub.resolve("Qwen/Qwen2.5-1.5B")
+    assert hub.resolve("[]") is None
+    assert hub.resolve("<model>") is None
 
 
 def test_the_catalogue_comes_first(tmp_path: Path) -> None:

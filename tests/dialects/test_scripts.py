@@ -316,6 +316,72 @@ def test_a_trainer_that_is_described_is_known_by_what_its_loss_does(
     )
 
 
+SCORES = """\
+from transformers import AutoModelForSequenceClassification, Trainer, TrainingArguments
+
+class RewardTrainer(Trainer):
+    def compute_loss(self, model, inputs, return_outputs=False):
+LOSS
+
+args = TrainingArguments(output_dir="out", per_device_train_batch_size=2)
+model = AutoModelForSequenceClassification.from_pretrained("Qwen/Qwen2.5-0.5B", num_labels=1)
+trainer = RewardTrainer(model=model, args=args)
+trainer.train()
+"""
+IN_TURN = """\
+        rewards_j = model(input_ids=inputs["input_ids_j"], attention_mask=inputs["attention_mask_j"])[0]
+        rewards_k = model(input_ids=inputs["input_ids_k"], attention_mask=inputs["attention_mask_k"])[0]
+        loss = -nn.functional.logsigmoid(rewards_j - rewards_k).mean()
+        return (loss, {"rewards_j": rewards_j}) if return_outputs else loss
+"""
+TOGETHER = """\
+        rewards = model(input_ids=inputs["input_ids"], attention_mask=inputs["attention_mask"])[0]
+        jidx = torch.arange(0, rewards.size(0), 2)
+        return -nn.functional.logsigmoid(rewards[jidx] - rewards[jidx + 1]).mean()
+
+def collate(features):
+    return [one[name] for one in features for name in ("input_ids_j", "input_ids_k")]
+"""
+WEIGHED = """\
+        labels = inputs.pop("labels")
+        outputs = model(**inputs)
+        loss_fct = nn.CrossEntropyLoss(weight=torch.tensor([1.0, 2.0]))
+        loss = loss_fct(outputs.get("logits").view(-1, 2), labels.view(-1))
+        return (loss, outputs) if return_outputs else loss
+"""
+
+
+@pytest.mark.parametrize(
+    ("loss", "rows", "known"),
+    [
+        pytest.param(IN_TURN, (2, 2), True, id="a pair's answers, one pass each"),
+        pytest.param(TOGETHER, (2, 1), True, id="a pair's answers, in one pass"),
+        pytest.param(WEIGHED, (1, 1), True, id="classes with weights"),
+        pytest.param(IN_TURN.replace("rewards_j - ", "self.head(rewards_j) - "), (1, 1), False, id="a head of its own"),
+        pytest.param(
+            WEIGHED.replace("        loss = ", "        for _ in range(2): model(**inputs)\n        loss = "),
+            (1, 1),
+            False,
+            id="passes in a loop",
+        ),
+        pytest.param(WEIGHED.replace("model(**inputs)", "model(inputs, 2)"), (1, 1), False, id="other inputs"),
+    ],
+)
+def test_a_loss_of_one_score_a_row_is_told_by_its_passes(
+    tmp_path: Path, loss: str, rows: tuple[int, int], known: bool
+) -> None:
+    spec = run(tmp_path, SCORES.replace("LOSS", loss), "python train.py")
+    assert spec["model_class"] == "sequence_classification"
+    assert (spec.get("sequences_per_sample", 1), spec.get("forward_passes", 1)) == rows
+    assert ("has a loss of its own" not in spec.unknown_reason) == known
+
+
+def test_a_loss_of_scores_says_nothing_of_a_model_of_words(tmp_path: Path) -> None:
+    words = SCORES.replace("ForSequenceClassification", "ForCausalLM").replace(", num_labels=1", "")
+    spec = run(tmp_path, words.replace("LOSS", WEIGHED), "python train.py")
+    assert "has a loss of its own" in spec.unknown_reason
+
+
 def test_a_module_outside_of_the_repository_is_not_read(tmp_path: Path) -> None:
     (tmp_path / "outside.py").write_text(OWN.format(BY_ITS_OWN).replace("Ours", "OurTrainer"), encoding="utf-8")
     inside = tmp_path / "repository"

@@ -127,6 +127,7 @@ def run(
     return compare(f"{config} {task} {setting}", ours, truth, setting.every > 0)
 
 
+MIXED = Setting(autocast="bfloat16", every=1)
 # Two ways to train that differ in everything; between them each model type meets every mechanism once.
 WAYS = {
     "in fp32, rows classified": (Setting(), "sequence_classification"),
@@ -165,6 +166,42 @@ def test_decoders_that_classify_rows_take_the_memory_that_transformers_takes(
     monkeypatch.setitem(CONFIGS, name, {**DECODERS[name], "pad_token_id": 0, "use_cache": False})
     setting = Setting(dtype="bfloat16") if labels == 1 else Setting(autocast="bfloat16", every=1)
     comparison = run(monkeypatch, name, setting, "sequence_classification", labels)
+    assert comparison.worst <= TOLERANCE, str(comparison)
+
+
+def scoring_pairs(setting: Setting, passes: int) -> SimpleNamespace:
+    """A reward model whose pairs' answers go through it together, or one after the other."""
+
+    def make_batch(_: Any) -> list[dict[str, torch.Tensor]]:
+        tokens = (2 * setting.rows // passes, setting.length)
+        names = ("input_ids", "attention_mask")
+        return [{name: torch.zeros(tokens, dtype=torch.int64) for name in names} for _ in range(passes)]
+
+    def training_loss(model: Any, batches: list[dict[str, torch.Tensor]]) -> torch.Tensor:
+        rewards = [model(**batch)[0] for batch in batches]
+        chosen, rejected = rewards if passes == 2 else (rewards[0][0::2], rewards[0][1::2])
+        loss: torch.Tensor = -torch.nn.functional.logsigmoid(chosen - rejected).mean()
+        return loss
+
+    made = in_transformers({"model_type": "llama", **CONFIGS["llama"]}, setting, "sequence_classification", 1)
+    return SimpleNamespace(build_model=made.build_model, make_batch=make_batch, training_loss=training_loss)
+
+
+@pytest.mark.parametrize("setting", [Setting(dtype="bfloat16"), MIXED], ids=["in bfloat16", "recomputed"])
+@pytest.mark.parametrize("passes", [1, 2], ids=["in one pass", "in turn"])
+def test_pairs_that_a_program_scores_take_the_memory_that_torch_takes(
+    passes: int, setting: Setting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(CONFIGS, "llama", {**DECODERS["llama"], "pad_token_id": 0, "use_cache": False})
+    config = {"model_type": "llama", **CONFIGS["llama"]}
+    given = {"model_class": "sequence_classification", "labels": 1, "sequences_per_sample": 2}
+    ours = in_meta(spec_of({**setting.facts(config), **given, "forward_passes": passes}))
+    with values_known(setting.padded):
+        reference = scoring_pairs(setting, passes)
+        truth = in_torch(
+            reference, {}, adamw(setting.optimizer), setting.accumulation, autocast=setting.autocast or "float32"
+        )
+    comparison = compare(f"{passes} {setting}", ours, truth, setting.every > 0)
     assert comparison.worst <= TOLERANCE, str(comparison)
 
 

@@ -339,14 +339,23 @@ def _row_classifier(spec: TrainingSpec, config: Decoder, dtype: DType, autocast:
                 return F.mse_loss(taken.view(-1), batch[2]), taken
             return F.cross_entropy(taken, batch[2]), taken
 
-    def loss(batch: tuple[Tensor, Tensor, Tensor]) -> Tensor:
-        return run(batch)[0]
+    passes = spec.get("forward_passes", 1)
+
+    def batches() -> list[tuple[Tensor, Tensor, Tensor]]:
+        """One for each forward pass."""
+        return [given(rows // passes, length) for _ in range(passes)]
+
+    def loss(batches: list[tuple[Tensor, Tensor, Tensor]]) -> Tensor:
+        total = run(batches[0])[0]
+        for batch in batches[1:]:
+            total = total + run(batch)[0]
+        return total
 
     def evaluate(rows: int, length: int) -> Tensor:
         with no_grad():
             return run(given(rows, length))[1]
 
-    return Task(model, config, lambda: given(rows, length), loss, evaluate, ("score",), ("score",))
+    return Task(model, config, batches, loss, evaluate, ("score",), ("score",))
 
 
 def _classic(kind: str, spec: TrainingSpec, config: Encoder, dtype: DType, autocast: bool, labels: int) -> EncoderTask:
