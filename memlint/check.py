@@ -99,18 +99,22 @@ class _Checker:
             self.invocation.lost(found.path, settings, self.invocation.internal(found.path, "reading the file", error))
 
     def with_details(self, seen: Report, paths: Collection[str], among: Iterable[Found]) -> Report:
-        """A report whose findings in some files have fixes and notes: these files are judged once more, with what was
-        estimated for them."""
+        """A report whose runs in some files have whole intervals, and their findings fixes and notes: these files are
+        judged once more, with what was estimated for them."""
         first = self.invocation
-        self.invocation = Invocation(first.asked._replace(details=True), first.equal_runs)
+        self.invocation = Invocation(first.asked._replace(details=True, spans=True), first.equal_runs)
         self.done.clear()
         for found in among:
             if found.path in paths:
                 self.file(found)
         again = report(self.invocation, self.scope, seen.seconds)
         made = {_told(finding): finding for finding in again.findings}
+        whole = {(run.path, run.run): run.estimate for run in again.runs}
         runs = [
-            run._replace(findings=tuple(made.get(_told(finding), finding) for finding in run.findings))
+            run._replace(
+                estimate=whole.get((run.path, run.run), run.estimate),
+                findings=tuple(made.get(_told(finding), finding) for finding in run.findings),
+            )
             for run in seen.runs
         ]
         return seen._replace(runs=tuple(runs), crashed=seen.crashed or again.crashed)
@@ -341,7 +345,7 @@ def check_paths(
     measure   (spec, settings, allowance) -> Measured (None: pass), called for every run; a MeasureError is reported and
               the rest goes on. This alone may run the linted code (memlint.measure does, in a process of its own)
     details   False leaves fixes and notes out of the findings, for who does not read them: most of the work is theirs
-    closer    of a report without details: the files whose findings are to have them after all
+    closer    of a report without details, and without a budget without older releases' peaks: the files that have both
     each      (run, spec, estimates, settings) -> None, called for every run, for who wants what-ifs of it
     equal_runs  of a check before this one: what was estimated there is not estimated again
     changed   files that changed: runs that read none of them are left out
@@ -352,9 +356,10 @@ def check_paths(
     Raises SettingsError for settings that cannot be used, and Interrupted for Ctrl-C. Anything wrong with a config, or
     with a settings file of the linted tree, is in the report.
     """
-    begin = time.perf_counter()
-    paths, among = list(paths), None if changed is None else frozenset(map(os.path.realpath, changed))
-    invocation = Invocation(Asked(formulas, lint, measure, details, each, among, look, ahead), equal_runs)
+    begin, paths = time.perf_counter(), list(paths)
+    among = None if changed is None else frozenset(map(os.path.realpath, changed))
+    asked = Asked(formulas, lint, measure, details, closer is None, each, among, look, ahead)
+    invocation = Invocation(asked, equal_runs)
     checker = _Checker(settings, invocation)
     wanted, done = Wanted([], [], []), 0
     try:
@@ -367,9 +372,8 @@ def check_paths(
                     progress(done, wanted.found)
                 checker.file(file)
                 done += 1
-            seen = report(invocation, checker.scope, time.perf_counter() - begin)
-            if closer is not None:
-                seen = checker.with_details(seen, closer(seen), wanted.found)
+            seen = report(invocation, checker.scope, 0.0)
+            seen = seen if closer is None else checker.with_details(seen, closer(seen), wanted.found)
             return seen._replace(seconds=time.perf_counter() - begin)
     except KeyboardInterrupt:
         invocation.errors.append(("interrupted", f"{done} of {len(wanted.found)} files are checked"))

@@ -87,7 +87,7 @@ class Made:
 
 
 # What is asked of a run.
-OWN, TOTALS, WHOLE = "own", "totals", "whole"
+OWN, NEWEST, TOTALS, WHOLE = "own", "newest", "totals", "whole"
 ALLOCATED, SAVED, PACKED, FIRST_PASS, STATES = "allocated", "saved", "packed", "first pass", "states"
 _OF_STATES = ("parameters", "gradients", "optimizer")
 
@@ -212,16 +212,22 @@ class Estimates:
         self._templates = templates
         self.again = again
 
-    def own(self, symbolic: bool = False) -> Estimate:
-        """The run's. Raises models.UnknownModel."""
+    def own(self, symbolic: bool = False, spans: bool = True) -> Estimate:
+        """The run's. Without ``spans`` its interval is that of the newest releases alone, for who reads the peak: what
+        older ones take is as much work again. Raises models.UnknownModel."""
         question = (OWN, symbolic)
 
-        def make() -> Estimate:
+        def newest() -> tuple[Estimate, tuple[tuple[str, bool], ...]]:
             watched = self.spec.watched(self._made.read)
             found = self._estimate(watched, symbolic=symbolic, recordings=self._made.recordings)
+            return found, tuple(self.spec.asked.items())
+
+        def whole() -> Estimate:
+            found, asked = self._made.answers.get((NEWEST, symbolic)) or newest()
+            self.spec.asked.update(asked)
             return self._spanning(self.spec, found, question)
 
-        return self._made.answer(question, make)
+        return self._made.answer(question, whole) if spans else self._made.answer((NEWEST, symbolic), newest)[0]
 
     def totals(self, changed: TrainingSpec) -> Estimate:
         """Without components. Raises models.UnknownModel."""

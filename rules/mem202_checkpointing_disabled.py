@@ -15,8 +15,9 @@ class CheckpointingDisabled(Rule):
 
     ## What it does
     Fires when activations are the largest part of the peak and the family's checkpointing switch is off or absent.
-    Where the budget is not short, a tenth of the peak has to be saved. A run from scratch that fits its card (without
-    a budget: 80 GB) leaves recomputing out on purpose, for what it costs in time over weeks, and none is asked for.
+    Where the budget is not short, what is live, or the peak, has to fall by a tenth of the peak. A run from scratch
+    that fits its card (without a budget: 80 GB) leaves recomputing out on purpose, for the time that it costs over
+    weeks, and none is asked for.
 
     ## Why it matters
     With checkpointing a block keeps only its input and recomputes the rest when backward reaches it.
@@ -84,17 +85,21 @@ class CheckpointingDisabled(Rule):
     def check(self, run: Run) -> Iterator[Finding]:
         if run.value("checkpointing") != "none" or not run.activations_dominate or _goes_without(run):
             return
-        fixes = levers.fixes(run, levers.checkpointing)
-        saved = (fixes[0].saved_bytes or 0) if fixes else 0
-        if not saved or (not run.is_short and not run.is_large(saved, WORTH_RECOMPUTING)):
+        lever = levers.checkpointing(run)
+        if lever is None or run.estimate is None:
+            return
+        changes = {**lever.changes, **lever.implied}
+        saved = run.estimate.allocated_bytes - run.allocated_if(changes)
+        worthwhile = run.is_short or run.is_large(saved, WORTH_RECOMPUTING)
+        if saved <= 0 or not (worthwhile or run.saved_if(changes, WORTH_RECOMPUTING)):
             return
         yield self.finding(
             run,
             f"activations take {format_bytes(run.activation_bytes)} and checkpointing is off: "
-            f"it would save {format_bytes(saved)}",
+            f"with it {format_bytes(saved)} less is live",
             "checkpointing",
             size_bytes=saved,
-            fixes=fixes,
+            fixes=lambda: levers.fix(run, lever),
         )
 
 
@@ -102,4 +107,4 @@ def _goes_without(run: Run) -> bool:
     """Whether a run is a pretraining that fits as it is."""
     if run.value("pretrained", True) or run.is_short or run.estimate is None:
         return False
-    return run.budget_bytes is not None or run.estimate.device_interval.high_bytes <= run.card_bytes
+    return run.budget_bytes is not None or run.estimate.device_bytes <= run.card_bytes

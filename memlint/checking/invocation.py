@@ -42,6 +42,7 @@ class Asked(NamedTuple):
     lint      without it files are recognised, and neither estimated nor judged
     measure   is asked for every run, and for a file without a family that is named
     details   findings have fixes and notes
+    spans     intervals hold what older releases take, of a run without a budget and a card as well
     each      is shown every run
     changed   real paths of files that changed: runs that read none of them are left out
     look      sees every run when its rules are done
@@ -52,6 +53,7 @@ class Asked(NamedTuple):
     lint: bool = True
     measure: Measure | None = None
     details: bool = True
+    spans: bool = True
     each: Each | None = None
     changed: frozenset[str] | None = None
     look: Callable[[Run], None] | None = None

@@ -67,7 +67,8 @@ class Judge:
             return
         if spec.family and asked.lint:
             try:
-                estimate = _with_unread(estimates.own(asked.formulas), spec)
+                spans = asked.spans or allowed.size_bytes is not None or bool(allowed.gpu)
+                estimate = _with_unread(estimates.own(asked.formulas, spans), spec)
             except _unknown_model() as error:
                 spec.unknown_reason = spec.unknown_reason or str(error)
             except work.OutOfWork as error:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from memlint.cli.progress import Progress
 from memlint.estimates import EqualRuns, kept_in
+from memlint.named_tuple import NamedTuple
 
 if TYPE_CHECKING:
     from multiprocessing.process import BaseProcess
@@ -31,9 +32,17 @@ SAVED_EVERY = 4  # files, by a process that estimates ahead
 SHOWN_EVERY_SECONDS = 0.1
 
 
+class Wants(NamedTuple):
+    """What a check is asked for, which ``check_paths`` explains; ``glances``: whether it has a ``closer``."""
+
+    formulas: bool
+    details: bool
+    glances: bool
+
+
 @contextlib.contextmanager
 def watching(
-    folder: str, jobs: int, paths: Sequence[str], resolver: Resolver, formulas: bool, details: bool, quiet: bool
+    folder: str, jobs: int, paths: Sequence[str], resolver: Resolver, wants: Wants, quiet: bool
 ) -> Iterator[Watch]:
     """What a check is to tell how far it is: it shows the progress, and starts the other processes once the files are
     known. They are ended with it. ``folder``: of the cache, "" for none."""
@@ -50,7 +59,7 @@ def watching(
             # To copy a process is ten times as quick as to begin one, and safe where it has no other threads.
             context = multiprocessing.get_context("fork" if sys.platform == "linux" else "spawn")
             pile = Pile(context, [file.path for file in files], jobs)
-            processes = _started(pile, context, paths, resolver, folder, formulas, details)
+            processes = _started(pile, context, paths, resolver, folder, wants)
         if pile is not None:
             pile.done.value = done
         if progress.on and len(files) >= FEW and time.monotonic() >= shown + SHOWN_EVERY_SECONDS:
@@ -97,19 +106,19 @@ class Pile:
 
 
 def _started(
-    pile: Pile, context: Any, paths: Sequence[str], resolver: Resolver, folder: str, formulas: bool, details: bool
+    pile: Pile, context: Any, paths: Sequence[str], resolver: Resolver, folder: str, wants: Wants
 ) -> list[BaseProcess]:
     processes = []
     with contextlib.suppress(OSError):  # no more processes: then this one does more
         for _ in range(1, pile.jobs):
-            arguments = (pile, list(paths), resolver, folder, formulas, details)
+            arguments = (pile, list(paths), resolver, folder, wants)
             process = context.Process(target=_estimate, args=arguments, daemon=True)
             process.start()
             processes.append(process)
     return processes
 
 
-def _estimate(pile: Pile, paths: list[str], resolver: Resolver, folder: str, formulas: bool, details: bool) -> None:
+def _estimate(pile: Pile, paths: list[str], resolver: Resolver, folder: str, wants: Wants) -> None:
     """Check some files for the sake of what is estimated for them. Nothing is said: the check itself will say it."""
     import signal
 
@@ -129,8 +138,9 @@ def _estimate(pile: Pile, paths: list[str], resolver: Resolver, folder: str, for
             check_paths(
                 share,
                 resolver,
-                formulas=formulas,
-                details=details,
+                formulas=wants.formulas,
+                details=wants.details,
+                closer=(lambda seen: ()) if wants.glances else None,
                 equal_runs=runs,
                 named=paths,
                 progress=leave,

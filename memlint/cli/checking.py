@@ -88,7 +88,7 @@ def _of_files(
 ) -> Report:
     """Of an interrupted check, what it had come to."""
     from memlint.check import Interrupted, check_paths
-    from memlint.cli.ahead import watching
+    from memlint.cli.ahead import Wants, watching
 
     try:
         formulas, details = _wanted(settings)
@@ -97,7 +97,8 @@ def _of_files(
         changed = _changed(settings, paths)
         jobs = jobs or os.cpu_count() or 1
         silent = settings.quiet or measure is not None  # which says itself how far it is
-        with watching(cache_folder, jobs, paths, resolver, formulas, details, silent) as watch:
+        wants = Wants(formulas, details, closer is not None)
+        with watching(cache_folder, jobs, paths, resolver, wants, silent) as watch:
             return check_paths(
                 paths,
                 resolver,

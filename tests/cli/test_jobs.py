@@ -20,6 +20,7 @@ from memlint.settings import Resolver
 
 ROOT = Path(__file__).parents[2]
 CONFIG = "model_name_or_path: Qwen/Qwen2.5-0.5B\nper_device_train_batch_size: 4\nmax_length: 512\noutput_dir: x\n"
+EVERYTHING = ahead.Wants(formulas=False, details=True, glances=False)
 
 
 @pytest.fixture
@@ -61,7 +62,7 @@ def test_what_another_process_estimated_is_not_recorded_again(
     context = multiprocessing.get_context("spawn")
     pile = ahead.Pile(context, files, 2)
     pile.done.value = 3
-    process = context.Process(target=ahead._estimate, args=(pile, [str(tree)], resolver, folder, False, True))
+    process = context.Process(target=ahead._estimate, args=(pile, [str(tree)], resolver, folder, EVERYTHING))
     process.start()
     process.join()
     assert process.exitcode == 0
@@ -82,7 +83,7 @@ def test_what_another_process_estimated_is_not_recorded_again(
 
 def test_the_other_processes_end_with_the_check(tree: Path, tmp_path: Path) -> None:
     files = [str(path) for path in sorted(tree.iterdir())]
-    with ahead.watching(str(tmp_path / "c"), 3, [str(tree)], Resolver({}), False, True, True) as watch:
+    with ahead.watching(str(tmp_path / "c"), 3, [str(tree)], Resolver({}), EVERYTHING, True) as watch:
         watch(0, [ahead_file(path) for path in files])
         started = multiprocessing.active_children()
         assert len(started) == 2
@@ -108,7 +109,7 @@ def ahead_file(path: str) -> Any:
 
 @pytest.mark.parametrize("files", [0, 1, ahead.FEW - 1])
 def test_for_a_few_files_no_process_is_started(files: int, tmp_path: Path) -> None:
-    with ahead.watching("", 8, ["."], Resolver({}), False, True, True) as watch:
+    with ahead.watching("", 8, ["."], Resolver({}), EVERYTHING, True) as watch:
         for done in range(files):
             watch(done, [ahead_file(f"{n}.yaml") for n in range(files)])
         assert not multiprocessing.active_children()
@@ -131,7 +132,7 @@ def test_on_a_terminal_it_says_how_far_it_is(monkeypatch: pytest.MonkeyPatch) ->
 
     monkeypatch.setattr(ahead, "Progress", Shown)
     monkeypatch.setattr(ahead, "SHOWN_EVERY_SECONDS", 0.0)
-    with ahead.watching("", 1, ["."], Resolver({}), False, True, False) as watch:
+    with ahead.watching("", 1, ["."], Resolver({}), EVERYTHING, False) as watch:
         files = [ahead_file(f"{n}.yaml") for n in range(5)]
         for done in range(5):
             watch(done, files)
