@@ -71,3 +71,22 @@ def test_the_table_has_every_family_that_ends_in_an_estimate() -> None:
         known = header.get("module") not in KEYS_ALONE and "trains" not in header.get("signature", {})
         answers = module is not None and known
         assert ("models" in header) == answers, name
+
+
+TREES = [
+    path
+    for folder in (SAMPLES, ROOT / "examples", ROOT / "benchmarks" / "accuracy" / "cases")
+    for path in sorted(folder.rglob("*"))
+    if path.suffix in (".yaml", ".yml", ".json", ".toml", ".py")
+]
+
+
+def test_no_family_is_passed_over_that_would_match() -> None:
+    matched = 0
+    for path in TREES:
+        document = load(str(path), None)
+        likely = registry.likely(document)
+        left = [one for one in registry.candidates(document.format) if one not in likely]
+        assert not [one.family for one in left if one.match(document)], path
+        matched += bool(left)
+    assert matched > len(TREES) / 2

@@ -18,6 +18,7 @@ from memlint.dialects import schema as schemas
 from memlint.dialects.options import Options
 from memlint.dialects.recognition import Match, Recogniser
 from memlint.dialects.schema import ANNOTATION, Key, Schema
+from memlint.dialects.signatures import first_keys
 from memlint.dialects.trees import child, find, lookup, replaced, spread, why_unknown
 from memlint.documents.node import Command, Document, Node, Span, Unresolved
 from memlint.facts.derive import Derivation
@@ -54,6 +55,7 @@ class Dialect:
         self._defaults: dict[tuple[tuple[str, ...], bool], Fact] = {}
         self.options = Options(lambda: self.schema, self.header)
         self._recogniser = Recogniser(self)
+        self.first_keys = first_keys(self.header.get("signature", {}))
 
     @property
     def schema(self) -> Schema:

@@ -49,6 +49,16 @@ def candidates(document_format: str) -> list[Dialect]:
     return [one for one in found if document_format in one.header.get("formats", ())]
 
 
+def likely(document: Document) -> list[Dialect]:
+    """The candidates without those whose signatures have no key of a document's."""
+    keys = document.root.value
+    found = candidates(document.format)
+    if not isinstance(keys, dict):
+        return found
+    firsts = ((one, one.first_keys) for one in found)
+    return [one for one, first in firsts if first is None or not first.isdisjoint(keys)]
+
+
 def specs(document: Document, overrides: Sequence[str] = ()) -> list[TrainingSpec]:
     """The training runs that a document states; empty where no known family recognises it.
 
@@ -84,7 +94,8 @@ def _by_itself(document: Document) -> list[TrainingSpec]:
 
 def _best(document: Document, command: Command | None) -> tuple[Dialect, Match] | None:
     """The best match that no other one refines; of equal ones, the first family by name."""
-    matches = [(one, one.match(document, command)) for one in candidates(document.format)]
+    among = candidates(document.format) if command is not None else likely(document)
+    matches = [(one, one.match(document, command)) for one in among]
     found = [(one, match) for one, match in matches if match is not None]
     refined = {family for one, _ in found for family in one.header.get("refines", ())}
     best: tuple[Dialect, Match] | None = None

@@ -33,6 +33,15 @@ def signature_score(signature: dict[str, Any], root: Node) -> int:
     return len(wanted) + best
 
 
+def first_keys(signature: dict[str, Any]) -> frozenset[str] | None:
+    """Names of which a mapping has one at its root if a signature fits it; None where other things may decide."""
+    if any(told in signature for told in ("class", "members", "text")) or not has_keys(signature):
+        return None
+    choices = signature.get("all", ())[:1] or signature.get("any", ())
+    names = [choice if isinstance(choice, str) else choice[0] for choice in choices]
+    return frozenset((*names, *(name.partition(".")[0] for name in names))) if names else None
+
+
 def has_keys(signature: dict[str, Any]) -> bool:
     return bool(signature.get("all") or signature.get("any") or signature.get("none"))
 
