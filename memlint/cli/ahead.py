@@ -53,7 +53,7 @@ def watching(
 
     def watch(done: int, files: Sequence[Found]) -> None:
         nonlocal shown, processes, pile
-        if done == 1 and jobs > 1 and len(files) >= FEW:
+        if done == 0 and jobs > 1 and len(files) >= FEW:
             import multiprocessing
 
             # To copy a process is ten times as quick as to begin one, and safe where it has no other threads.
