@@ -228,9 +228,9 @@ def test_eight_commands_that_differ_are_eight_runs() -> None:
 def test_runs_that_were_affordable_stay_and_the_work_limit_is_one_finding(monkeypatch: pytest.MonkeyPatch) -> None:
     estimate = Estimates.own
 
-    def dear(self: Estimates, formulas: bool = False) -> Any:
+    def dear(self: Estimates, *options: bool) -> Any:
         work.spend(work.FILE_STEPS * 28 // 100, "an expensive estimate")
-        return estimate(self, formulas)
+        return estimate(self, *options)
 
     monkeypatch.setattr(Estimates, "own", dear)
     report = check_text("train.sh", "".join(TRAIN.format(size) for size in range(1, 41)))
