@@ -91,7 +91,7 @@ _BY_KIND: tuple[tuple[Kind, str], ...] = (
         "hidden_size n_embd d_model intermediate_size n_inner ffn_dim ffn_hidden_size d_ff intermediate_size_mlp "
         "moe_intermediate_size block_ff_dim block_multiple_of word_embed_proj_dim embedding_size encoder_ffn_dim "
         "decoder_ffn_dim dim hidden_dim embed_dim out_hidden_size vision_output_dim projector_input_dim "
-        "projector_output_dim intermediate_dim padding_multiple",
+        "projector_output_dim intermediate_dim padding_multiple mlp_hidden_size",
     ),
     (WIDTH_OR_NONE, "shared_expert_intermediate_size shared_intermediate_size"),
     (
@@ -100,7 +100,7 @@ _BY_KIND: tuple[tuple[Kind, str], ...] = (
         "encoder_attention_heads decoder_attention_heads kv_lora_rank qk_nope_head_dim qk_rope_head_dim v_head_dim "
         "linear_num_key_heads linear_num_value_heads linear_key_head_dim linear_value_head_dim linear_conv_kernel_dim "
         "conv_L_cache num_experts_per_tok relative_attention_num_buckets conv_groups num_mel_bins num_channels "
-        "in_channels in_chans temporal_patch_size spatial_merge_size head_size n_query_groups",
+        "in_channels in_chans temporal_patch_size spatial_merge_size head_size n_query_groups n_kv_heads",
     ),
     (
         PARTS_OR_NONE,
@@ -110,7 +110,7 @@ _BY_KIND: tuple[tuple[Kind, str], ...] = (
     (
         SIZE,
         "max_position_embeddings n_positions max_seq_len max_source_positions max_target_positions local_attention "
-        "mm_tokens_per_image num_position_embeddings window_size block_size",
+        "mm_tokens_per_image num_position_embeddings window_size block_size max_sequence_length",
     ),
     (COUNT, "sliding_window attention_chunk_size type_vocab_size"),
     (
@@ -140,13 +140,16 @@ _BY_KIND: tuple[tuple[Kind, str], ...] = (
         "rope_interleave norm_topk_prob relative_attention position_biased_input share_att_key is_decoder "
         "share_encoder_decoder_embeddings scale_embedding use_swiglu_ffn learned_pos_emb "
         "apply_residual_connection_post_layernorm norm_qk post_attention_norm post_mlp_norm parallel_residual "
-        "shared_attention_norm attn_bias rope_interleave scale_embeddings norm_1 norm_2",
+        "shared_attention_norm attn_bias rope_interleave scale_embeddings norm_1 norm_2 weight_tying include_bias "
+        "norm_after attention_layer_norm layer_norm_with_affine attention_layer_norm_with_affine rope_full_precision "
+        "scale_logits multi_query_attention bias_for_layer_norm",
     ),
     (
         WORD,
         "model_type hidden_act activation_function hidden_activation activation conv_act projector_hidden_act "
         "feed_forward_proj position_embedding_type topk_method attn_type ffn_type norm_type norm_rel_ebd "
-        "classifier_pooling vision_feature_select_strategy tower_attention norm_class_name mlp_class_name norm_qk_type",
+        "classifier_pooling vision_feature_select_strategy tower_attention norm_class_name mlp_class_name norm_qk_type "
+        "layer_norm_type activation_type block_type",
     ),
     (PAIR, "image_size patch_size"),
     (DISTANCE, "position_buckets max_relative_positions sliding_window_size"),

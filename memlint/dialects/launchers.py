@@ -71,6 +71,14 @@ def processes(command: Command | None) -> Processes:
     return Processes()
 
 
+def per_machine(command: Command | None) -> Fact | None:
+    """The processes that torchrun starts on each machine; None where that is not known."""
+    options = launcher(command, *TORCHRUN)
+    node = None if options is None else option(options, "nproc_per_node", "nproc")
+    number = None if node is None else _integer(node)
+    return None if node is None or not number else Fact("device_count", number, WRITTEN, "--" + node.key_path, node)
+
+
 def seen(command: Command | None) -> Fact | None:
     """The number of devices that CUDA_VISIBLE_DEVICES leaves to a command; None where it says nothing."""
     node = command.environment.get(DEVICES) if command is not None else None

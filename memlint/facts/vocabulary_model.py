@@ -30,7 +30,7 @@ MODEL = (
         "implementation",
         "word",
         "whose code runs: `transformers`, `torchtune`, `torchtitan`, `litgpt`, `nanogpt`, `llm_c`, `megatron`, `neox`, "
-        "`llm_foundry`",
+        "`llm_foundry`, `nanotron`, `olmo`",
         absent="`transformers`",
     ),
     Entry(

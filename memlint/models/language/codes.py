@@ -21,6 +21,7 @@ LIBRARIES = {
     "llm_c": "gpt2",
     "llm_foundry": "llm_foundry",
     "megatron": "megatron",
+    "olmo": "olmo",
     "neox": "megatron",
     "nanotron": "nanotron",
     "nanotron qwen2": "nanotron",

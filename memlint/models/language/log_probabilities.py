@@ -35,7 +35,7 @@ def row_by_row(logits: Tensor, labels: Tensor) -> Tensor:
     sums the exponentials of one row after the other."""
     rows = logits[:, :-1]
     own = F.gather(rows, -1, labels[:, 1:].unsqueeze(-1))
-    sums = F.stack([_logsumexp(row) for row in F.unbind(rows)])
+    sums = F.stack([logsumexp(row) for row in F.unbind(rows)])
     out: Tensor = (own - sums.unsqueeze(-1)).squeeze(-1)
     return out
 
@@ -44,12 +44,12 @@ def copied_rows(logits: Tensor, labels: Tensor) -> Tensor:
     """The same of a copy without the last token of each row, which TRL's DPOTrainer made from 0.29 to 1.5."""
     kept = logits[:, :-1].contiguous()
     own = F.gather(kept, -1, labels[:, 1:].unsqueeze(-1))
-    sums = F.stack([_logsumexp(row) for row in F.unbind(kept)])
+    sums = F.stack([logsumexp(row) for row in F.unbind(kept)])
     out: Tensor = (own - sums.unsqueeze(-1)).squeeze(-1)
     return out
 
 
-def _logsumexp(x: Tensor) -> Tensor:
+def logsumexp(x: Tensor) -> Tensor:
     """(S, V) -> (S,). Exponentials are made where differences are; backward's three temporaries are one expression's.
     (``logsumexp_out_impl`` of aten/src/ATen/native/ReduceOps.cpp, ``logsumexp_backward`` of FunctionsManual.cpp)"""
     shape, dtype = x.shape, x.dtype
@@ -75,7 +75,7 @@ def as_returned(logits: Tensor, labels: Tensor) -> Tensor:
     asked = empty(labels.shape, int64)
     if logits.dtype is float32:
         own = F.gather(logits, -1, asked.unsqueeze(-1))
-        sums = F.stack([_logsumexp(row) for row in F.unbind(logits)])
+        sums = F.stack([logsumexp(row) for row in F.unbind(logits)])
         out: Tensor = (own - sums.unsqueeze(-1)).squeeze(-1)
         return out[:, :-1]
     picked = [
@@ -230,7 +230,7 @@ def entropy(logits: Tensor) -> Tensor:
     ``utils/torch_functional.py: entropy_from_logits``)"""
     shares = stored_softmax(to(logits, float32), None)
     rows = to(logits, float32).view(-1, logits.shape[-1])
-    sums = _logsumexp(rows).view(*logits.shape[:-1])
+    sums = logsumexp(rows).view(*logits.shape[:-1])
     out: Tensor = sums - F.sum(shares * logits, -1)
     return out
 
