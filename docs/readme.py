@@ -90,7 +90,7 @@ def systems() -> str:
 
 FORMATS = {"yaml": "YAML", "json": "JSON", "toml": "TOML", "python": "Python", "shell": "command lines"}
 # Of those without an estimate, the ones that most readers will look for.
-KNOWN = ("detectron2", "maxtext", "olmo", "simpletuner", "levanter")
+KNOWN = ("detectron2", "maxtext", "simpletuner", "levanter")
 
 
 def families() -> str:

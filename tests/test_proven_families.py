@@ -78,6 +78,7 @@ HELD: dict[str, tuple[str, str]] = {
         "tests/differential/test_llm_foundry.py",
         "test_mpt_takes_the_memory_that_its_own_code_takes",
     ),
+    "olmo": ("tests/dialects/test_olmo.py", "test_published_sizes_have_the_parameters_of_the_published_weights"),
     "megatron": ("tests/dialects/test_megatron.py", "test_the_options_of_a_published_model_describe_its_weights"),
     "build-nanogpt": (
         "tests/dialects/test_build_nanogpt.py",

@@ -71,7 +71,7 @@ _IMAGES = frozenset(
         "torchvision",
     )
 )
-_TOKENS = frozenset(("olmo", "lingua", "maxtext", "levanter", "opennmt"))
+_TOKENS = frozenset(("lingua", "maxtext", "levanter", "opennmt"))
 
 # Facts that count something: what is written for "decide it yourself" (-1, 0) is no number of anything.
 _COUNTS: tuple[Name, ...] = (

@@ -25,7 +25,6 @@ _UNITS = {"by_block": None, "by_block_and_size": ["Embedding", "OlmoLayer", "lm_
 # -> whether weights are let go behind a forward pass
 _SHARDINGS = {"FULL_SHARD": True, "SHARD_GRAD_OP": False, "HYBRID_SHARD": True, "_HYBRID_SHARD_ZERO2": False}
 _OF_A_MACHINE = ("HYBRID_SHARD", "_HYBRID_SHARD_ZERO2")
-_REPLICAS = "fsdp.hybrid_sharding_num_model_replicas"
 _OPTIMIZERS = {"adamw": ("adamw", "foreach"), "lionw": ("lion", "loop")}
 
 
@@ -33,10 +32,9 @@ def _processes(spec: TrainingSpec) -> launchers.Processes:
     """Those that the launcher starts. Where each machine has a whole model, those of one say all."""
     found = launchers.processes(spec.launch)
     per_machine = launchers.per_machine(spec.launch)
-    if found.total is None and per_machine is not None and _word(spec, lm.HYPER + "sharding") in _OF_A_MACHINE:
-        replicas = _option(spec, _REPLICAS)
-        if replicas is None or not isinstance(replicas.value, int):
-            return launchers.Processes(per_machine, True)
+    of_a_machine = _word(spec, lm.HYPER + "sharding") in _OF_A_MACHINE and _replicas(spec) is None
+    if found.total is None and per_machine is not None and of_a_machine:
+        return launchers.Processes(per_machine, True)
     return found
 
 
@@ -54,6 +52,12 @@ def _option(spec: TrainingSpec, key: str) -> Node | None:
     given = spec.launch.options.value if spec.launch is not None else None
     node = given.get(key) if isinstance(given, dict) else None
     return spec.root.get(key) if node is None else node
+
+
+def _replicas(spec: TrainingSpec) -> int | None:
+    """Of the model, where a number is stated."""
+    node = _option(spec, "fsdp.hybrid_sharding_num_model_replicas")
+    return None if node is None else native.number(node.value)
 
 
 def _word(spec: TrainingSpec, name: Name, default: str = "") -> str:
@@ -192,14 +196,13 @@ def _states(spec: TrainingSpec) -> str:
 
 def _replicated(spec: TrainingSpec, sharding: Fact | None, count: Fact | None) -> str:
     """Over how many devices a model is shared that there are several of: those of a machine, or a part of all."""
-    replicas = _option(spec, _REPLICAS)
-    each = launchers.per_machine(spec.launch)
-    if replicas is not None and isinstance(replicas.value, int) and replicas.value > 0:
+    replicas, each = _replicas(spec), launchers.per_machine(spec.launch)
+    if replicas is not None:
         if count is None:
             return ""
-        if count.value % replicas.value:
-            return f"{_REPLICAS} {replicas.value} does not divide {count.value} devices"
-        lm.put(spec, "parallelism.shard", count.value // replicas.value, sharding)
+        if count.value % replicas:
+            return f"fsdp.hybrid_sharding_num_model_replicas {replicas} does not divide {count.value} devices"
+        lm.put(spec, "parallelism.shard", count.value // replicas, sharding)
     elif each is not None and (count is None or count.value % each.value == 0):
         lm.put(spec, "parallelism.shard", each.value, sharding, f"{_VERSION}: a model for each machine")
     return ""

@@ -64,7 +64,12 @@ PARALLELISM = (
         "that torch's schedules cut a batch into, and make room for at once",
         "micro batches",
     ),
-    Entry("parallelism.wrap", "any", "class names of the units, or `none` for one unit", absent="the layers"),
+    Entry(
+        "parallelism.wrap",
+        "any",
+        "class names of the units, names of parts of the model, or `none`",
+        absent="the layers",
+    ),
     Entry(
         "parallelism.wrap_ends",
         "boolean",

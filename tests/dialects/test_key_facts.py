@@ -646,32 +646,6 @@ def get_config():
         {"global_batch_size": (512, 6), "model": ("vit", 8)},
     ),
     Sample(
-        "olmo",
-        "tiny.yaml",
-        """run_name: tiny
-save_folder: out
-model: {d_model: 256, n_layers: 4, mlp_hidden_size: 1024, max_sequence_length: 1024, flash_attention: true}
-optimizer: {name: adamw}
-global_train_batch_size: 64
-device_train_microbatch_size: 4
-precision: amp_bf16
-activation_checkpointing: whole_layer
-data: {num_workers: 2, prefetch_factor: 8, pin_memory: true}
-""",
-        {
-            "sequence_length": (1024, 3),
-            "attention": ("flash", 3),
-            "global_batch_size": (64, 5),
-            "micro_batch_size": (4, 6),
-            "compute_dtype": ("bfloat16", 7),
-            "parameter_dtype": ("float32", 7),
-            "checkpointing": ("full", 8),
-            "workers": (2, 9),
-            "prefetch_factor": (8, 9),
-            "pin_memory": (True, 9),
-        },
-    ),
-    Sample(
         "lingua",
         "small.yaml",
         """steps: 100

@@ -23,6 +23,7 @@ RUNS: dict[str, dict[str, Any]] = {
     "in bf16, reduced in fp32": {**FSDP2, **HALF, "parallelism.reduce_dtype": "float32"},
     "gathered weights stay": {**FSDP2, **HALF, "parallelism.reshard_after_forward": False},
     "one unit": {**FSDP2, **HALF, "parallelism.wrap": "none"},
+    "the ends are units, too": {**FSDP2, **HALF, "parallelism.wrap": ["Layer", "Embedding", "head"]},
     "recomputed layers": {**FSDP2, **HALF, "checkpointing": "full"},
     "recomputed layers in fp32": {**FSDP2, "checkpointing": "full"},
     "the next unit gathered ahead": {**FSDP2, **HALF, AHEAD: True},
@@ -53,14 +54,17 @@ def fsdp1(monkeypatch: pytest.MonkeyPatch, facts: dict[str, Any]) -> None:
 
     def wrapped(sharding: distributed.Sharding, mesh: Any, model: Any, loss: Any, tracker: Any) -> distributed.Parallel:
         from torch.distributed.fsdp import FullyShardedDataParallel, MixedPrecision, ShardingStrategy
-        from torch.distributed.fsdp.wrap import ModuleWrapPolicy
+        from torch.distributed.fsdp.wrap import CustomPolicy
 
         dtype = sharding.parameter_dtype
+        parts = [part for name, part in model.named_children() if name in (sharding.wrap or ())]
+        classes = None if sharding.wrap is None else tuple(name for name in sharding.wrap if name[:1].isupper())
+        units = {*parts, *(unit for _, unit in distributed.units_of(model, classes))}
         whole = FullyShardedDataParallel(
             model,
             device_mesh=mesh,
             device_id=torch.device("cpu"),
-            auto_wrap_policy=ModuleWrapPolicy({type(unit) for _, unit in distributed.units_of(model, sharding.wrap)}),
+            auto_wrap_policy=CustomPolicy(lambda module: module in units),
             sharding_strategy=(
                 ShardingStrategy.HYBRID_SHARD
                 if sharding.shard != sharding.ranks

@@ -179,6 +179,14 @@ SMALL = {
         "  optimizer: {name: torch.optim.AdamW, kwargs: {foreach: false, fused: false}}\n"
         "cluster: {gpus_per_node: 2, num_nodes: 1}\n",
     ),
+    "olmo": _file(
+        "run.yaml",
+        "run_name: ours\nmodel:\n  d_model: 256\n  n_heads: 8\n  n_layers: 4\n  mlp_hidden_size: 1024\n  rope: true\n"
+        "  include_bias: false\n  max_sequence_length: 512\n  vocab_size: 1000\n  embedding_size: 1024\n"
+        "  weight_tying: false\n  flash_attention: false  # not here\noptimizer: {name: adamw}\n"
+        "distributed_strategy: single\nglobal_train_batch_size: 64  # of all devices\n"
+        "device_train_microbatch_size: 64\nprecision: fp32\nactivation_checkpointing: null\n",
+    ),
     "open-instruct": _file(
         "run.sh",
         "accelerate launch --mixed_precision bf16 --num_processes 1 open_instruct/finetune.py \\\n"

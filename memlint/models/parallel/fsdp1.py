@@ -71,6 +71,11 @@ class FlatlySharded(UnitRun):
             parameter.storage.index = unit.pending
         unit.pending = None
 
+    @property
+    def finishing(self) -> Sequence[Unit]:
+        # Autograd hands gradients to the views that the root made first when all others have theirs.
+        return (*self.units[:-1], self.root)
+
     def prefetch_forward(self, unit: Unit) -> Unit | None:
         # A unit is gathered ahead once a pass (FlatParamHandle._needs_pre_forward_unshard): not where it is recomputed.
         if not self.forward_prefetch or self.in_backward or unit not in self.forward_order:

@@ -262,7 +262,8 @@ def units_of(model: Module, plan: Plan) -> list[Module]:
     """The modules below the root that are gathered one at a time.
 
     Without a word those of lists of equal blocks; what a config calls its layers' class are these too, as models of
-    this package have names of their own. ``parallelism.wrap_elements``: modules of so many parameters, inner first.
+    this package have names of their own; a part of the model may be named beside them (``lm_head``).
+    ``parallelism.wrap_elements``: modules of so many parameters, inner first.
     """
     if plan.wrap_elements and plan.wrap is None:
         return _large(model, plan.wrap_elements)
@@ -273,7 +274,7 @@ def units_of(model: Module, plan: Plan) -> list[Module]:
         found += [module for module in model.modules() if isinstance(module, Embedding)]
     if plan.wrap is None or not all(name.endswith("Embedding") for name in plan.wrap):
         found += blocks_of(model)
-    return found
+    return found + [part for name, part in model.children() if name in (plan.wrap or ())]
 
 
 def blocks_of(module: Module) -> list[Module]:
@@ -426,7 +427,7 @@ class UnitRun(Spread):
         try:
             autograd.backward(loss)
             self.after_graph()
-            for unit in (self.root, *self.units[:-1]):
+            for unit in self.finishing:
                 if unit.phase != POST_BACKWARD:
                     unit.post_backward()
                 unit.phase = IDLE
@@ -443,6 +444,11 @@ class UnitRun(Spread):
         return self.shards.of.get(id(tensor), tensor)
 
     # what strategies do differently
+
+    @property
+    def finishing(self) -> Sequence[Unit]:
+        """All, in the order in which those are reduced that nothing behind them asked for a gradient."""
+        return (self.root, *self.units[:-1])
 
     def prefetch_forward(self, unit: Unit) -> Unit | None:
         """The unit that is gathered ahead, where views of it are made there: autograd runs nodes in the order opposite
