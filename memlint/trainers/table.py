@@ -238,6 +238,7 @@ TRAINERS: dict[str, Trainer] = {
     ),
     "torchtitan": Trainer("torchtitan's Trainer", "torchtitan 0.2: train.py; 0.3: trainer.py"),
     "litgpt": Trainer("litgpt's loops on Lightning Fabric", "litgpt 0.5: finetune/*.py, pretrain.py"),
+    "olmo": Trainer("OLMo's trainer", "OLMo 0.6: olmo/train.py"),
     "composer": Trainer("Composer's Trainer", "Composer 0.32: trainer/trainer.py"),
     "megatron": Trainer("Megatron-LM's loop", "Megatron-LM core 0.16: training/training.py, pipeline_parallel"),
     "nanotron": Trainer("nanotron's DistributedTrainer", "nanotron at 2411b02: trainer.py, parallel/pipeline_parallel"),
