@@ -401,3 +401,21 @@ def test_an_argument_that_a_function_got_is_no_default() -> None:
 def test_what_arithmetic_of_a_condition_may_have_assigned_is_not_known() -> None:
     [found] = argv("A=1 B=1 C=1\n(( (A = X) > B + C ))\npython t.py --x $A $B $C\n")
     assert found[2:] == [None, "1", "1"]
+
+
+SUCCEED = [
+    *("A=1", "export A=1", "declare A=1", "unset A", "readonly Q=1", ": > out", "python other.py"),
+    *("while false; do :; done", "for i in 1; do :; done", "set -e", "shopt -s extglob", "cd ."),
+]
+HERE = ["read X <<END", "bash <<END", "cat > s.txt <<END", "tee t.txt <<END"]
+
+
+@pytest.mark.parametrize("command", SUCCEED)
+def test_what_comes_where_a_command_succeeds_is_the_normal_case(command: str) -> None:
+    assert argv(f"{command} && C=6\npython t.py --c ${{C:-2}}\n")[-1] == ["t.py", "--c", "6"]
+
+
+@pytest.mark.parametrize("command", [*SUCCEED, *HERE])
+def test_what_comes_where_a_command_fails_is_not_the_normal_case(command: str) -> None:
+    text = ":\nEND\n" if command in HERE else ""
+    assert argv(f"{command} || B=5\n{text}python t.py --b ${{B:-1}}\n")[-1] == ["t.py", "--b", "1"]
