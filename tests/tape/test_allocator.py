@@ -16,6 +16,7 @@ from memlint.tape.allocator import (
     DEFAULT,
     AllocatorConf,
     AllocatorResult,
+    Clearing,
     parse_conf,
     round_size,
     segment_size,
@@ -567,3 +568,17 @@ def test_a_card_with_room_for_the_reserved_peak_is_enough(events: list[int], con
 
 def test_the_default_conf_is_the_empty_text() -> None:
     assert parse_conf("") == DEFAULT
+
+
+def test_a_cache_that_is_emptied_gives_idle_segments_back_where_more_than_a_share_is_reserved() -> None:
+    """What lies free before the third event goes back to the driver, and the next request asks it again."""
+    events = (30 * MiB, ~0, 50 * MiB)  # a block of 30 MiB is let go; no segment of 30 holds 50
+    tape = tape_of(*events)
+    kept = simulate(tape)
+    assert kept.segments == (30 * MiB, 50 * MiB)
+    emptied = simulate(tape, clearing=Clearing(before=2, over_bytes=30 * MiB - 1))
+    assert (emptied.segments, emptied.reserved_peak_bytes) == ((50 * MiB,), 50 * MiB)
+    below = simulate(tape, clearing=Clearing(before=2, over_bytes=30 * MiB))
+    assert below == kept
+    late = simulate(tape, clearing=Clearing(before=3, over_bytes=0))
+    assert late == kept
