@@ -192,7 +192,11 @@ BAD = [
     pytest.param("a: 1  # memlint: ignore[MEM999]", "unknown rule 'MEM999'", id="an unknown code"),
     pytest.param("a: 1  # memlint: ignore[token-explosions]", "did you mean token-explosion?", id="a mistyped name"),
     pytest.param("a: 1  # memlint: ignroe[MEM201]", "'ignroe' is no suppression", id="a mistyped form"),
-    pytest.param("a: 1  # memlint: please", "'please' is no suppression", id="a request"),
+    pytest.param(
+        "a: 1  # memlint: please",
+        "'please' is no suppression: write ignore, file-ignore, disable or enable",
+        id="a request",
+    ),
     pytest.param("a: 1  # memlint:", "is no suppression", id="nothing"),
     pytest.param("a: 1  # memlint: file-ignore[MEM201]", "stands alone on its line", id="file-ignore behind a value"),
     pytest.param("# memlint: enable[MEM201]\na: 1", "without a disable above it", id="enable alone"),
@@ -208,6 +212,13 @@ def test_malformed_suppressions_are_findings_and_hide_nothing(text: str, message
     line = text.splitlines()[bad.span.line - 1]
     assert line[bad.span.column - 1 : bad.span.end_column - 1].startswith("# memlint:")
     assert suppressions.directives == ()
+
+
+def test_what_is_enabled_again_is_what_was_disabled() -> None:
+    suppressions = scan("x.yaml", "# memlint: disable[MEM201]\n# memlint: enable[MEM202]\na: 1\n", RULES)
+    (bad,) = suppressions.bad
+    assert (bad.span.line, bad.message) == (2, "enable[MEM202] without a disable above it")
+    assert [(one.codes, one.first) for one in suppressions.directives] == [(("MEM201",), 1)]
 
 
 def test_json_knows_one_form_only() -> None:
@@ -296,6 +307,7 @@ FIXES = [
     pytest.param(
         "demo:\n  batch: 1  # small # memlint: ignore[MEM990]\n", "demo:\n  batch: 1  # small\n", id="words stay"
     ),
+    pytest.param("demo:\n  batch: 1 # memlint: ignore[MEM990]\n", "demo:\n  batch: 1\n", id="one blank before it"),
 ]
 
 
