@@ -215,9 +215,9 @@ def test_malformed_suppressions_are_findings_and_hide_nothing(text: str, message
 
 
 def test_what_is_enabled_again_is_what_was_disabled() -> None:
-    suppressions = scan("x.yaml", "# memlint: disable[MEM201]\n# memlint: enable[MEM202]\na: 1\n", RULES)
+    suppressions = scan("x.yaml", "# memlint: disable[MEM201]\n# memlint: enable[MEM305]\na: 1\n", RULES)
     (bad,) = suppressions.bad
-    assert (bad.span.line, bad.message) == (2, "enable[MEM202] without a disable above it")
+    assert (bad.span.line, bad.message) == (2, "enable[MEM305] without a disable above it")
     assert [(one.codes, one.first) for one in suppressions.directives] == [(("MEM201",), 1)]
 
 
