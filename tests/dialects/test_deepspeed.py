@@ -248,3 +248,11 @@ def test_what_has_another_model_trained_is_named(tmp_path: Path, text: str, why:
     assert spec.unknown_reason.startswith(why) if why else "compression" not in spec.unknown_reason
     (alone,) = registry.specs(load(str(root / "z.json"))) or [spec]
     assert alone.family != "deepspeed" or "names no model" in alone.unknown_reason
+
+
+def test_a_size_that_is_null_is_one_that_deepspeed_finds_of_the_others(tmp_path: Path) -> None:
+    """DeepSpeed 0.17, runtime/config_utils.py: ``get_scalar_param`` takes a null for what is not there."""
+    sizes = '"train_batch_size": 128, "train_micro_batch_size_per_gpu": 16, "gradient_accumulation_steps": null'
+    text = f'{{{sizes}, "bf16": {{"enabled": true}}}}'
+    (tmp_path / "ds.json").write_text(text, encoding="utf-8")
+    assert not [one.code for one in memlint.check([str(tmp_path / "ds.json")]).findings if one.code == "MEM008"]
