@@ -197,7 +197,7 @@ def model(spec: TrainingSpec, key: str = "model_name_or_path") -> str:
         fact = Fact("model", given.source, OVERRIDE, key)
     beside = fact.span.path if fact.span is not None else spec.document.path
     config, source = resolved(spec, fact.value, beside) if given is None else (given.config, given.source)
-    spec.model_name = fact.value.rstrip("/").rsplit("/", 1)[-1] or fact.value
+    spec.model_name = fact.value.strip("[]<>").rstrip("/").rsplit("/", 1)[-1] or fact.value
     if config is None:
         config, source = _made_by_another_run(spec, fact.value, beside) or (None, source)
     if config is None:
