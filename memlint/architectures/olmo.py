@@ -44,7 +44,11 @@ def decoder(config: Mapping[str, Any]) -> Decoder:
         keys = 1 if sizes.get("multi_query_attention") else heads
     hidden = sizes.get("mlp_hidden_size")
     if hidden is None:
-        hidden = int(float(sizes["mlp_ratio"]) * width)
+        hidden = int(_number(sizes, "mlp_ratio") * width)
+    if width % heads:
+        raise UnknownModel(f"d_model {width:,} is no multiple of n_heads {heads:,}")
+    if activation == "swiglu" and hidden % 2:
+        raise UnknownModel(f"mlp_hidden_size {hidden:,} has no halves, one of which gates the other")
     rows = sizes.get("embedding_size")
     rotates, tokens = bool(sizes.get("rope")), sizes.number("max_sequence_length")
     return Decoder(
@@ -74,10 +78,17 @@ def decoder(config: Mapping[str, Any]) -> Decoder:
         context=tokens,
         scaled_logits=bool(sizes.get("scale_logits")),
         clipped=sizes.get("clip_qkv") is not None,
-        attention_dropout=float(sizes["attention_dropout"]),
-        residual_dropout=float(sizes["residual_dropout"]),
-        embedding_dropout=float(sizes["embedding_dropout"]),
+        attention_dropout=_number(sizes, "attention_dropout"),
+        residual_dropout=_number(sizes, "residual_dropout"),
+        embedding_dropout=_number(sizes, "embedding_dropout"),
     )
+
+
+def _number(sizes: Sizes, name: str) -> float:
+    value = sizes.get(name)
+    if value is None:
+        raise UnknownModel(f"{name} is null, not a number")
+    return float(value)
 
 
 def _norm(sizes: Sizes, kind: str) -> str:

@@ -90,6 +90,9 @@ def test_what_a_config_says(old: str, new: str, facts: dict[str, Any]) -> None:
         ("  rope: true", "  rope: true\n  block_type: llama", "model.block_type llama is not known in OLMo's code"),
         ("include_bias: false", "include_bias: true", "rms with bias_for_layer_norm true is not known"),
         ("n_heads: 8", "n_heads: 0", "n_heads"),
+        ("n_heads: 8", "n_heads: 3", "model.d_model 256 is no multiple of n_heads 3"),
+        ("mlp_hidden_size: 1024", "mlp_hidden_size: 1023", "model.mlp_hidden_size 1,023 has no halves"),
+        ("residual_dropout: 0.0", "residual_dropout: null", "model.residual_dropout is null"),
     ],
 )
 def test_what_is_not_known_is_named(old: str, new: str, why: str) -> None:
