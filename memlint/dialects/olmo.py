@@ -115,7 +115,8 @@ def _compiled(spec: TrainingSpec) -> None:
 
 
 def _batch(spec: TrainingSpec) -> str:
-    count, whole, micro = _count(spec), spec.fact("global_batch_size"), spec.fact("micro_batch_size")
+    whole, micro = spec.fact("global_batch_size"), spec.fact("micro_batch_size")
+    count = _count(spec) or spec.fact("device_count")  # which may be the command line's own
     if micro is None or not isinstance(micro.value, int):
         return lm.not_stated(spec, "device_train_microbatch_size")
     if whole is None or not isinstance(whole.value, int) or count is None:

@@ -148,6 +148,13 @@ def test_what_a_command_says(tmp_path: Path, options: str, facts: dict[str, Any]
     assert not found.unknown_reason
 
 
+def test_the_number_of_devices_that_the_command_line_states_says_how_often_gradients_accumulate(tmp_path: Path) -> None:
+    (tmp_path / "run.yaml").write_text(SHARED, encoding="utf-8")
+    found: list[TrainingSpec] = []
+    check_paths([str(tmp_path / "run.yaml")], Settings(gpu="a100-40gb x4"), look=lambda run: found.append(run.spec))
+    assert (found[0]["device_count"], found[0]["gradient_accumulation_steps"]) == (4, 2)
+
+
 def test_where_each_machine_has_a_model_those_of_one_say_all(tmp_path: Path) -> None:
     launcher = 'torchrun --nnodes "${NODES}:${NODES}" --nproc-per-node 8'
     found = started(
