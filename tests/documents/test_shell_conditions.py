@@ -410,9 +410,10 @@ SUCCEED = [
 HERE = ["read X <<END", "bash <<END", "cat > s.txt <<END", "tee t.txt <<END"]
 
 
-@pytest.mark.parametrize("command", SUCCEED)
+@pytest.mark.parametrize("command", [*SUCCEED, *HERE])
 def test_what_comes_where_a_command_succeeds_is_the_normal_case(command: str) -> None:
-    assert argv(f"{command} && C=6\npython t.py --c ${{C:-2}}\n")[-1] == ["t.py", "--c", "6"]
+    text = ":\nEND\n" if command in HERE else ""
+    assert argv(f"{command} && C=6\n{text}python t.py --c ${{C:-2}}\n")[-1] == ["t.py", "--c", "6"]
 
 
 @pytest.mark.parametrize("command", [*SUCCEED, *HERE])

@@ -65,20 +65,22 @@ class Branches(Assignments):
         for operator, right in reversed(joined):
             if self.jump:
                 break
-            holds = operator == "&&"
-            if status in (YES, NO):
-                if (status == YES) == holds:
-                    status = self.statement(right, source)
-            elif status in (DEFAULT_YES, DEFAULT_NO):
-                if (status == DEFAULT_YES) == holds:
-                    status = self._alternative(right, source)
-            elif status == SUCCESS:
-                if holds:
-                    status = self.statement(right, source)
-                else:  # what happens when it fails
-                    self._aside(right, source)
-            else:
-                self._branches([self._follow([right], source), self._follow([], source)])
+            status = self._then(status, operator, right, source)
+        return status
+
+    def _then(self, status: str, operator: str, right: Any, source: Source) -> str:
+        """What stands behind ``&&`` or ``||``, after a command that ended so."""
+        holds = operator == "&&"
+        if status in (YES, NO):
+            return self.statement(right, source) if (status == YES) == holds else status
+        if status in (DEFAULT_YES, DEFAULT_NO):
+            return self._alternative(right, source) if (status == DEFAULT_YES) == holds else status
+        if status != SUCCESS:
+            self._branches([self._follow([right], source), self._follow([], source)])
+            return status
+        if holds:
+            return self.statement(right, source)
+        self._aside(right, source)  # what happens when it fails
         return status
 
     def _alternative(self, node: Any, source: Source) -> str:

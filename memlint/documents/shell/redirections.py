@@ -37,8 +37,17 @@ class Redirections(Loops):
         return fields([*items, *self.word_list([*run, *self.behind.get(node.id, ())], source)])
 
     def _redirected(self, node: Any, source: Source) -> str:
-        body = node.child_by_field_name("body")
         heredocs = [child for child in node.children if child.type == "heredoc_redirect"]
+        status = self._fed(node, heredocs, source)
+        for heredoc in heredocs:  # cat > FILE <<EOF && next
+            for at, child in enumerate(heredoc.children[:-1]):
+                if child.type in ("&&", "||") and not self.jump:
+                    status = self._then(status, child.type, heredoc.children[at + 1], source)
+        return status
+
+    def _fed(self, node: Any, heredocs: list[Any], source: Source) -> str:
+        """A command with what it reads and where it writes."""
+        body = node.child_by_field_name("body")
         self._note_words_behind(node, body)
         if heredocs and body is not None and body.type == "command":
             words = self._words(body, source)
