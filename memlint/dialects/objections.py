@@ -131,7 +131,8 @@ def _errors(root: Node, schema: Schema) -> Iterator[Violation]:
             )
         elif error.validator == "pattern" and _ONE_WORD.fullmatch(error.validator_value):
             kinds = [kind for kind in error.schema.get("type", ()) if kind != "string"]
-            takes_else = f"{_listed(kinds)} or " if isinstance(error.schema.get("type"), list) and kinds else ""
+            other = [kind for kind in kinds if kind != "null"]  # who wrote text does not mean nothing
+            takes_else = f"{_listed(other)} or " if isinstance(error.schema.get("type"), list) and other else ""
             word = error.validator_value[1:-1]
             yield Violation(WRONG_TYPE, node, f"{label} is {shown_value(node)}, not {takes_else}{word}")
         else:
