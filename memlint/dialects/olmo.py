@@ -170,7 +170,7 @@ def _states(spec: TrainingSpec) -> str:
         return ""
     if strategy != "fsdp":
         return f"distributed_strategy {strategy} is not known"
-    if count is not None and count.value == 1:
+    if (count.value if count is not None else spec.get("device_count")) == 1:
         return "FSDP of one device, which shares nothing, is not described"
     sharding = spec.fact(lm.HYPER + "sharding")
     kind = _word(spec, lm.HYPER + "sharding", "FULL_SHARD")
