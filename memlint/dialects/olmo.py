@@ -276,7 +276,8 @@ def spell(spec: TrainingSpec, fact: Name, value: Any) -> list[Edit] | None:
     if fact == "gradient_accumulation_steps":
         return []  # it follows from the batch of all devices
     if fact == "checkpointing":
-        return lm.write(spec, "checkpointing", "whole_layer") if value == "full" else []
+        word = {"full": "whole_layer", "none": None}.get(str(value), "")
+        return lm.write(spec, lm.HYPER + "activation_checkpointing", word) if word != "" else []
     if fact == "compute_dtype":
         name = {"bfloat16": "amp_bf16", "float16": "amp_fp16", "float32": "fp32"}.get(str(value))
         return lm.write(spec, lm.HYPER + "precision", name) if name else []

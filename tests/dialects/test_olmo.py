@@ -9,6 +9,7 @@ import pytest
 
 from memlint.architectures.olmo import decoder
 from memlint.check import check_paths
+from memlint.dialects.olmo import spell
 from memlint.facts.spec import TrainingSpec, UnknownModel
 from memlint.settings import Settings
 from tests.dialects.language_models import run
@@ -163,3 +164,15 @@ def test_where_each_machine_has_a_model_those_of_one_say_all(tmp_path: Path) -> 
     assert (found["device_count"], found["parallelism.shard"]) == (8, 8)
     assert not found.unknown_reason
     assert "--nnodes" in str(started(tmp_path, "", launcher).missing)
+
+
+def test_recomputation_is_written_in_its_own_word() -> None:
+    (edit,) = spell(spec(SAMPLE), "checkpointing", "full") or []
+    assert (edit.span.line, edit.text) == (
+        1 + SAMPLE[: SAMPLE.index("activation_checkpointing")].count("\n"),
+        "whole_layer",
+    )
+    assert spell(spec(SAMPLE), "checkpointing", "selective") == []
+    assert spell(spec(SAMPLE), "gradient_accumulation_steps", 2) == []
+    (edit,) = spell(spec(SAMPLE.replace("flash_attention: true", "flash_attention: false")), "attention", "flash") or []
+    assert edit.text == "true"
