@@ -282,7 +282,7 @@ def spell(spec: TrainingSpec, fact: Name, value: Any) -> list[Edit] | None:
         name = {"bfloat16": "amp_bf16", "float16": "amp_fp16", "float32": "fp32"}.get(str(value))
         return lm.write(spec, lm.HYPER + "precision", name) if name else []
     if fact == "attention":
-        return lm.write(spec, "attention", True) if value == "flash" and spec.get("compute_dtype") in lm.HALF else []
+        return None if value == "flash" and spec.get("compute_dtype") in lm.HALF else []
     if fact in ("optimizer", "optimizer_implementation", "parameter_dtype", "loss", "autocast"):
         return []  # it has no other that takes less
     return None

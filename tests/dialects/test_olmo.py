@@ -9,8 +9,8 @@ import pytest
 
 from memlint.architectures.olmo import decoder
 from memlint.check import check_paths
-from memlint.dialects.olmo import spell
 from memlint.facts.spec import TrainingSpec, UnknownModel
+from memlint.plugin import Run
 from memlint.settings import Settings
 from tests.dialects.language_models import run
 
@@ -166,13 +166,16 @@ def test_where_each_machine_has_a_model_those_of_one_say_all(tmp_path: Path) -> 
     assert "--nnodes" in str(started(tmp_path, "", launcher).missing)
 
 
-def test_recomputation_is_written_in_its_own_word() -> None:
-    (edit,) = spell(spec(SAMPLE), "checkpointing", "full") or []
-    assert (edit.span.line, edit.text) == (
-        1 + SAMPLE[: SAMPLE.index("activation_checkpointing")].count("\n"),
-        "whole_layer",
-    )
-    assert spell(spec(SAMPLE), "checkpointing", "selective") == []
-    assert spell(spec(SAMPLE), "gradient_accumulation_steps", 2) == []
-    (edit,) = spell(spec(SAMPLE.replace("flash_attention: true", "flash_attention: false")), "attention", "flash") or []
-    assert edit.text == "true"
+def test_facts_are_written_in_its_own_words(tmp_path: Path) -> None:
+    (tmp_path / "run.yaml").write_text(SAMPLE.replace("flash_attention: true", "flash_attention: false"))
+    found: list[Run] = []
+    check_paths([str(tmp_path / "run.yaml")], Settings(), look=found.append)
+
+    def written(**changes: Any) -> list[tuple[str, str]]:
+        lines = SAMPLE.splitlines()
+        return [(lines[edit.span.line - 1].split()[0], edit.text) for edit in found[0].edits(changes)]
+
+    assert written(checkpointing="full") == [("activation_checkpointing:", "whole_layer")]
+    assert written(attention="flash") == [("flash_attention:", "true")]
+    assert written(micro_batch_size=4) == [("device_train_microbatch_size:", "4")]
+    assert written(checkpointing="selective") == written(gradient_accumulation_steps=2) == []
