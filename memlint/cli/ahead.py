@@ -56,9 +56,14 @@ def watching(
         if done == 0 and jobs > 1 and len(files) >= FEW:
             import multiprocessing
 
+            from memlint.cache import Cache
+
             # To copy a process is ten times as quick as to begin one, and safe where it has no other threads.
             context = multiprocessing.get_context("fork" if sys.platform == "linux" else "spawn")
             pile = Pile(context, [file.path for file in files], jobs)
+            # Two that make the cache's file at once hold each other up, and one goes on without it.
+            if (made := Cache.of(folder)) is not None:
+                made.close()
             processes = _started(pile, context, paths, resolver, folder, wants)
         if pile is not None:
             pile.done.value = done

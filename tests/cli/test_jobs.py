@@ -81,6 +81,23 @@ def test_what_another_process_estimated_is_not_recorded_again(
     assert recorded
 
 
+def test_the_cache_is_made_before_another_process_asks_for_it(
+    tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    there: list[list[str]] = []
+
+    def started(*arguments: Any) -> list[Any]:
+        there.append(sorted(path.name for path in (tmp_path / "c").iterdir()))
+        return []
+
+    monkeypatch.setattr(ahead, "_started", started)
+    found = [ahead_file(str(path)) for path in sorted(tree.iterdir())]
+    with ahead.watching(str(tmp_path / "c"), 2, [str(tree)], Resolver({}), EVERYTHING, True) as watch:
+        watch(0, found)
+    assert there
+    assert there[0]
+
+
 def test_the_other_processes_end_with_the_check(tree: Path, tmp_path: Path) -> None:
     files = [str(path) for path in sorted(tree.iterdir())]
     with ahead.watching(str(tmp_path / "c"), 3, [str(tree)], Resolver({}), EVERYTHING, True) as watch:
