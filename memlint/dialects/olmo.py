@@ -25,6 +25,8 @@ _UNITS = {"by_block": None, "by_block_and_size": ["Embedding", "OlmoLayer", "lm_
 # -> whether weights are let go behind a forward pass
 _SHARDINGS = {"FULL_SHARD": True, "SHARD_GRAD_OP": False, "HYBRID_SHARD": True, "_HYBRID_SHARD_ZERO2": False}
 _OF_A_MACHINE = ("HYBRID_SHARD", "_HYBRID_SHARD_ZERO2")
+# What of the model a command may state beside its file: read there, or nothing to the memory of a step.
+_READ_OF_COMMANDS = ("model.flash_attention", "model.max_sequence_length", "model.init_")
 _OPTIMIZERS = {"adamw": ("adamw", "foreach"), "lionw": ("lion", "loop")}
 
 
@@ -47,10 +49,15 @@ def _count(spec: TrainingSpec) -> Fact | None:
     return _processes(spec).total
 
 
+def _given(spec: TrainingSpec) -> dict[str, Node]:
+    """The command's options, by their dotted names."""
+    options = spec.launch.options.value if spec.launch is not None else None
+    return options if isinstance(options, dict) else {}
+
+
 def _option(spec: TrainingSpec, key: str) -> Node | None:
     """What the command says of a key, or the file."""
-    given = spec.launch.options.value if spec.launch is not None else None
-    node = given.get(key) if isinstance(given, dict) else None
+    node = _given(spec).get(key)
     return spec.root.get(key) if node is None else node
 
 
@@ -72,6 +79,9 @@ def _model(spec: TrainingSpec) -> str:
     node = spec.root.get("model")
     if node is None or not node.is_mapping:
         return lm.not_stated(spec, "model.d_model", "d_model")
+    changed = (key for key in _given(spec) if key.startswith("model.") and not key.startswith(_READ_OF_COMMANDS))
+    if (over := next(changed, None)) is not None:
+        return f"--{over} changes the model that the file describes, which is not followed"
     for name in ("model", "pretrained"):
         spec.facts.pop(name, None)
     origin = Fact("decoder", None, WRITTEN, "model", node)
@@ -99,12 +109,8 @@ def _length(spec: TrainingSpec) -> None:
 
 def _compiled(spec: TrainingSpec) -> None:
     """Blocks are compiled where there is a section of it, one of whose keys a command may state alone."""
-    stated, given = spec.fact(lm.HYPER + "compile_section"), spec.launch.options.value if spec.launch else None
-    node = (
-        next((one for key, one in given.items() if key.startswith("compile.")), None)
-        if isinstance(given, dict)
-        else None
-    )
+    stated = spec.fact(lm.HYPER + "compile_section")
+    node = next((one for key, one in _given(spec).items() if key.startswith("compile.")), None)
     if node is not None:
         lm.put(spec, "compile", True, Fact("compile", True, WRITTEN, "--" + node.key_path, node))
     elif stated is not None and stated.value is not None:

@@ -156,6 +156,12 @@ def test_the_number_of_devices_that_the_command_line_states_says_how_often_gradi
     assert (found[0]["device_count"], found[0]["gradient_accumulation_steps"]) == (4, 2)
 
 
+def test_a_model_that_the_command_changes_is_named(tmp_path: Path) -> None:
+    found = started(tmp_path, "--model.init_device=meta --model.n_layers=40")
+    assert found.unknown_reason == "--model.n_layers changes the model that the file describes, which is not followed"
+    assert not started(tmp_path, "--model.flash_attention=false --model.init_device=meta").unknown_reason
+
+
 def test_where_each_machine_has_a_model_those_of_one_say_all(tmp_path: Path) -> None:
     launcher = 'torchrun --nnodes "${NODES}:${NODES}" --nproc-per-node 8'
     found = started(
