@@ -264,7 +264,8 @@ def scores(made: ast.ClassDef, text: str) -> Scores | None:
     passes = [call for call in calls if isinstance(call.func, ast.Name) and call.func.id == model]
     kept = [part for part in parts if isinstance(part, ast.Assign) and isinstance(part.value, ast.Call)]
     named = {one.id for part in kept for one in part.targets if isinstance(one, ast.Name)}  # loss_fct = MSELoss()
-    others = [_called(call) for call in calls if call not in passes and _called(call) not in named]
+    known = {model, *named}
+    others = [_called(call) for call in calls if not (isinstance(call.func, ast.Name) and call.func.id in known)]
     of_text = all(not call.args and {word.arg for word in call.keywords} <= _INPUTS for call in passes)
     if not of_text or not _OF_SCORES.issuperset(others):
         return None

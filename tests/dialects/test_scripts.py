@@ -365,6 +365,7 @@ WEIGHED = """\
             id="passes in a loop",
         ),
         pytest.param(WEIGHED.replace("model(**inputs)", "model(inputs, 2)"), (1, 1), False, id="other inputs"),
+        pytest.param(WEIGHED.replace("labels.view(-1))", "self.loss(labels))"), (1, 1), False, id="a method's name"),
     ],
 )
 def test_a_loss_of_one_score_a_row_is_told_by_its_passes(
