@@ -102,7 +102,7 @@ def main() -> int:
             for how, cost in costs.items():
                 same = "" if cost.output == costs["cold"].output else ", ANOTHER OUTPUT"
                 memory = f"{cost.peak_bytes / 2**20:.0f} MiB"
-                print(f"{name:8} {how:9} {cost.cpu_s:6.1f} CPU s {cost.wall_s:6.1f} s {memory}{same}", flush=True)
+                print(f"{name:8} {how:9} {cost.cpu_s:6.2f} CPU s {cost.wall_s:6.2f} s {memory}{same}", flush=True)
     return 0
 
 

@@ -13,14 +13,15 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from memlint import files, work
 from memlint.checking import reading
 from memlint.checking.gathering import Scope, report
-from memlint.checking.invocation import Asked, Invocation, work_limit
+from memlint.checking.invocation import Asked, Invocation, Outcome, work_limit
 from memlint.checking.judging import Judge
 from memlint.discover import Found, Refused, display, matches, walk
 from memlint.documents.node import Document, Span
@@ -63,6 +64,7 @@ class _Checker:
         self.scope = Scope(set(), set(), {})
         self.trees: Trees | None = None  # that named group files are part of
         self.fragment_runs = 0  # that were checked for their sake
+        self.checked = 0  # files, from the first on
         self._formats: dict[str, bool] = {}
 
     def begin(self, wanted: Wanted) -> None:
@@ -72,6 +74,56 @@ class _Checker:
         self.given.update(os.path.realpath(file.path) for file in wanted.found)
         named_ones = (os.path.realpath(file.path) for file in wanted.found if file.named)
         self.scope.walked.update(self.given.difference(named_ones))
+
+    def all(
+        self, wanted: Wanted, files: Sequence[Found], share: Share | None, progress: Progress | None = None
+    ) -> None:
+        """Check some of the files that are wanted, in order. Of those that other processes have checked, what they
+        found is taken, where this one could have spent as much work on it."""
+        asked = self.invocation.asked
+        with share(wanted, files, asked) if share and asked.is_elsewhere_too else nullcontext() as outcome_of:
+            for at, found in enumerate(files):
+                if progress is not None:
+                    progress(at, files)
+                outcome = outcome_of(at) if outcome_of is not None else None
+                if outcome is None or outcome.steps > work.meter().left:
+                    self.file(found)
+                elif (once := (os.path.realpath(found.path), ())) not in self.done:
+                    self.done.add(once)
+                    work.spend(outcome.steps, "checking a file")
+                    self.invocation.add(outcome)
+                    if outcome.is_told:
+                        self.scope.told.add(once[0])
+                self.checked = max(self.checked, at + 1)
+
+    def outcome(self, found: Found) -> Outcome | None:
+        """What one file adds to a check, apart from all others; None where that depends on them: it has no settings of
+        its own, it stands for runs that others stand for as well, or it ends where the work does."""
+        whole, self.invocation = self.invocation, self.invocation.beside()
+        self.done.clear()
+        self.scope.told.clear()
+        try:
+            with work.limited(work.meter().left) as meter:
+                self.file(found)
+            if meter.ran_out or self.broken or self.scope.fragments:
+                self.broken.clear()
+                self.scope.fragments.clear()
+                self.fragment_runs = 0
+                return None
+            own = self.invocation
+            return Outcome(
+                own.drafts,
+                own.errors,
+                own.skipped,
+                own.unparsed,
+                own.empty,
+                own.seconds,
+                own.crashed,
+                bool(self.scope.told),
+                meter.used,
+            )
+        finally:
+            self.invocation = whole
 
     def file(self, found: Found, text: str | None = None, chosen: tuple[str, ...] = ()) -> None:
         """Check one file, with the group files of ``chosen``; whatever goes wrong stays inside it."""
@@ -98,15 +150,14 @@ class _Checker:
         except Exception as error:
             self.invocation.lost(found.path, settings, self.invocation.internal(found.path, "reading the file", error))
 
-    def with_details(self, seen: Report, paths: Collection[str], among: Iterable[Found]) -> Report:
+    def with_details(self, seen: Report, paths: Collection[str], wanted: Wanted, share: Share | None) -> Report:
         """A report whose runs in some files have whole intervals, and their findings fixes and notes: these files are
         judged once more, with what was estimated for them."""
         first = self.invocation
         self.invocation = Invocation(first.asked._replace(details=True, spans=True), first.equal_runs)
         self.done.clear()
-        for found in among:
-            if found.path in paths:
-                self.file(found)
+        first.equal_runs.save()
+        self.all(wanted, [found for found in wanted.found if found.path in paths], share)
         again = report(self.invocation, self.scope, seen.seconds)
         made = {_told(finding): finding for finding in again.findings}
         whole = {(run.path, run.run): run.estimate for run in again.runs}
@@ -267,6 +318,13 @@ class Wanted(NamedTuple):
     skipped: list[tuple[str, str]]
 
 
+if TYPE_CHECKING:
+    # Files that a check wants, those of them that are checked now, and what it is asked for -> what one of the latter,
+    # by its number, adds to the report; None for one that is to be checked here, and in place of that, for all.
+    OutcomeOf = Callable[[int], Outcome | None]
+    Share = Callable[[Wanted, Sequence[Found], Asked], AbstractContextManager[OutcomeOf | None]]
+
+
 def find_files(
     paths: Iterable[str], settings_at: Callable[[str], Settings | None], steps: int = work.FILE_STEPS
 ) -> Wanted:
@@ -335,7 +393,7 @@ def check_paths(
     named: Iterable[str] = (),
     look: Callable[[Run], None] | None = None,
     progress: Progress | None = None,
-    ahead: bool = False,
+    share: Share | None = None,
 ) -> Report:
     """Check files and folders.
 
@@ -352,34 +410,44 @@ def check_paths(
     named     what else the command line names, where these paths are a part of it
     look      called with every run once the rules are done with it, while the work of its file is still counted
     progress  called with how many files are done, and all of them, before each file
-    ahead     only what is estimated matters, and is left to another process: runs that equal others are passed over
+    share     gives a part of the files to other processes (:class:`memlint.cli.jobs.Jobs`)
     Raises SettingsError for settings that cannot be used, and Interrupted for Ctrl-C. Anything wrong with a config, or
     with a settings file of the linted tree, is in the report.
     """
     begin, paths = time.perf_counter(), list(paths)
     among = None if changed is None else frozenset(map(os.path.realpath, changed))
-    asked = Asked(formulas, lint, measure, details, closer is None, each, among, look, ahead)
+    asked = Asked(formulas, lint, measure, details, closer is None, each, among, look)
     invocation = Invocation(asked, equal_runs)
     checker = _Checker(settings, invocation)
-    wanted, done = Wanted([], [], []), 0
+    wanted = Wanted([], [], [])
     try:
         steps = _file_steps(map(checker.settings_at, paths))
         with work.limited(_invocation_steps(steps)), files.named([*paths, *named], _overridden(settings)):
             wanted = find_files(paths, checker.settings_at, steps)
             checker.begin(wanted)
-            for file in wanted.found:
-                if progress is not None:
-                    progress(done, wanted.found)
-                checker.file(file)
-                done += 1
+            checker.all(wanted, wanted.found, share, progress)
             seen = report(invocation, checker.scope, 0.0)
-            seen = seen if closer is None else checker.with_details(seen, closer(seen), wanted.found)
+            seen = seen if closer is None else checker.with_details(seen, closer(seen), wanted, share)
             return seen._replace(seconds=time.perf_counter() - begin)
     except KeyboardInterrupt:
-        invocation.errors.append(("interrupted", f"{done} of {len(wanted.found)} files are checked"))
+        invocation.errors.append(("interrupted", f"{checker.checked} of {len(wanted.found)} files are checked"))
         raise Interrupted(report(invocation, checker.scope, time.perf_counter() - begin)) from None
     finally:
         invocation.equal_runs.save()
+
+
+@contextmanager
+def outcomes(
+    paths: Iterable[str], settings: Resolver, asked: Asked, wanted: Wanted, equal_runs: EqualRuns
+) -> Iterator[Callable[[Found], Outcome | None]]:
+    """What the files of a check add to it, one by one, for another process."""
+    paths = list(paths)
+    checker = _Checker(settings, Invocation(asked, equal_runs))
+    steps = _file_steps(map(checker.settings_at, paths))
+    with work.limited(_invocation_steps(steps)), files.named(paths, _overridden(settings)):
+        checker.begin(wanted)
+        checker.broken.clear()
+        yield checker.outcome
 
 
 class Interrupted(KeyboardInterrupt):

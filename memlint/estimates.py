@@ -157,14 +157,14 @@ class EqualRuns:
             # What else than facts decides there is not compared.
             return Estimates(spec, gpu, measurements, templates=self._templates)
         key = _identity(spec, gpu, in_table)
-        earlier_one = self._latest.pop(key, None)
-        made = self._latest[key] = earlier_one or self._made(key)
+        made = self._latest.pop(key) if key in self._latest else self._made(key)
+        self._latest[key] = made
         if len(self._latest) > self.KEPT:
             oldest = next(iter(self._latest))
             self._keep(oldest, self._latest.pop(oldest))
         for earlier in islice(reversed(self._latest.values()), self.KEPT_RECORDINGS, self.KEPT_RECORDINGS + 1):
             earlier.forget_recordings()
-        return Estimates(spec, gpu, made=made, templates=self._templates, again=earlier_one is not None)
+        return Estimates(spec, gpu, made=made, templates=self._templates)
 
     def save(self) -> None:
         """Leave what was found to later invocations, where there is a cache."""
@@ -202,15 +202,12 @@ class Estimates:
         measurements: Sequence[Measurement] = (),
         made: Made | None = None,
         templates: Templates | None = None,
-        again: bool = False,
     ) -> None:
-        """``again``: a run with equal facts was asked about before."""
         self.spec = spec
         self.gpu = gpu
         self.measurements = measurements
         self._made = made or Made()
         self._templates = templates
-        self.again = again
 
     def own(self, symbolic: bool = False, spans: bool = True) -> Estimate:
         """The run's. Without ``spans`` its interval is that of the newest releases alone, for who reads the peak: what

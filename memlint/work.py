@@ -43,13 +43,17 @@ class OutOfWork(Exception):
 
 
 class Meter:
-    """Steps that are left. Once they are used up, every further step raises again: nothing can carry on by mistake."""
+    """Steps that are left. Once they are used up, every further step raises again: nothing can carry on by mistake.
 
-    __slots__ = ("left", "limit")
+    ran_out  whether they were used up, or those of a part of the work
+    """
+
+    __slots__ = ("left", "limit", "ran_out")
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
         self.left = limit
+        self.ran_out = False
 
     def spend(self, steps: int, doing: str) -> None:
         """Take steps before the work is done. Raises OutOfWork when there are not enough."""
@@ -89,5 +93,7 @@ def limited(steps: int) -> Iterator[Meter]:
         yield own
     finally:
         _current.reset(token)
+        own.ran_out = own.ran_out or own.left < 0
         if outer is not None:
             outer.left -= min(own.used, own.limit)
+            outer.ran_out = outer.ran_out or own.ran_out

@@ -46,7 +46,6 @@ class Asked(NamedTuple):
     each      is shown every run
     changed   real paths of files that changed: runs that read none of them are left out
     look      sees every run when its rules are done
-    ahead     estimates alone are wanted, for another process: of runs with equal facts the first will do
     """
 
     formulas: bool = False
@@ -57,7 +56,29 @@ class Asked(NamedTuple):
     each: Each | None = None
     changed: frozenset[str] | None = None
     look: Callable[[Run], None] | None = None
-    ahead: bool = False
+
+    @property
+    def is_elsewhere_too(self) -> bool:
+        """Whether another process finds the same: nothing of this one's is to see it."""
+        return self.lint and self.measure is None and self.each is None and self.look is None
+
+
+class Outcome(NamedTuple):
+    """What one file adds to an invocation, whose lists these are.
+
+    is_told  a reader is told its commands (:class:`memlint.checking.gathering.Scope`)
+    steps    of work that it took
+    """
+
+    drafts: list[Draft]
+    errors: list[tuple[str, str]]
+    skipped: list[tuple[str, str]]
+    unparsed: list[tuple[str, str]]
+    empty: list[str]
+    seconds: dict[str, float]
+    crashed: bool
+    is_told: bool
+    steps: int
 
 
 class Invocation:
@@ -93,6 +114,23 @@ class Invocation:
         if key not in self._selected:
             self._selected[key] = select_rules(settings)
         return self._selected[key]
+
+    def beside(self) -> Invocation:
+        """One that has found nothing so far, for a part of this one."""
+        found = Invocation(self.asked, self.equal_runs)
+        found._selected = self._selected
+        return found
+
+    def add(self, outcome: Outcome) -> None:
+        """What another process has found."""
+        self.drafts += outcome.drafts
+        self.errors += outcome.errors
+        self.skipped += outcome.skipped
+        self.unparsed += outcome.unparsed
+        self.empty += outcome.empty
+        self.crashed = self.crashed or outcome.crashed
+        for code, seconds in outcome.seconds.items():
+            self.seconds[code] = self.seconds.get(code, 0.0) + seconds
 
     def internal(self, path: str, where: str, error: Exception) -> Finding:
         self.crashed = True

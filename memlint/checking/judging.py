@@ -63,8 +63,6 @@ class Judge:
         # A prediction that a new measurement is held against knows nothing of old ones.
         measured = self._measurements(path) if spec.family and asked.lint and asked.measure is None else ()
         estimates = invocation.equal_runs.estimates(spec, allowed.gpu, measured)
-        if asked.ahead and estimates.again:
-            return
         if spec.family and asked.lint:
             try:
                 spans = asked.spans or allowed.size_bytes is not None or bool(allowed.gpu)

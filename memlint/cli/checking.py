@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from contextlib import nullcontext
+from contextlib import ExitStack, nullcontext
 from typing import TYPE_CHECKING
 
 from memlint.cli import output
@@ -88,17 +88,26 @@ def _of_files(
 ) -> Report:
     """Of an interrupted check, what it had come to."""
     from memlint.check import Interrupted, check_paths
-    from memlint.cli.ahead import Wants, watching
+    from memlint.cli.progress import Progress
+    from memlint.estimates import kept_in
 
+    if jobs != 1:
+        from memlint.cli.jobs import Jobs
+    silent = settings.quiet or measure is not None  # which says itself how far it is
+    progress, jobs = Progress(silent), jobs or os.cpu_count() or 1
     try:
         formulas, details = _wanted(settings)
         closer = _closer(paths, settings) if details and measure is None else None
         details = details and closer is None
         changed = _changed(settings, paths)
-        jobs = jobs or os.cpu_count() or 1
-        silent = settings.quiet or measure is not None  # which says itself how far it is
-        wants = Wants(formulas, details, closer is not None)
-        with watching(cache_folder, jobs, paths, resolver, wants, silent) as watch:
+        with ExitStack() as ends:
+            if jobs > 1 and not cache_folder:
+                from tempfile import TemporaryDirectory
+
+                cache_folder = ends.enter_context(TemporaryDirectory(prefix="memlint-"))
+            if cache_folder:
+                ends.enter_context(kept_in(cache_folder))
+            ends.callback(progress.clear)
             return check_paths(
                 paths,
                 resolver,
@@ -107,7 +116,8 @@ def _of_files(
                 details=details,
                 closer=closer,
                 changed=changed,
-                progress=watch,
+                progress=progress.of_files(),
+                share=Jobs(jobs, paths, resolver, cache_folder).share if jobs > 1 else None,
             )
     except Interrupted as ended:
         return ended.report

@@ -2,25 +2,33 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import multiprocessing
 import os
+import re
+import signal
 import subprocess
 import sys
+import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from memlint import models
-from memlint.check import check_paths
-from memlint.cli import ahead, output
-from memlint.estimates import kept_in
-from memlint.settings import Resolver
+from memlint.check import Wanted, check_paths, find_files, outcomes
+from memlint.checking import judging
+from memlint.checking.invocation import Asked
+from memlint.cli import jobs as jobs_module
+from memlint.cli import output, progress
+from memlint.discover import Found
+from memlint.estimates import EqualRuns, kept_in
+from memlint.settings import Resolver, Settings
 
 ROOT = Path(__file__).parents[2]
 CONFIG = "model_name_or_path: Qwen/Qwen2.5-0.5B\nper_device_train_batch_size: 4\nmax_length: 512\noutput_dir: x\n"
-EVERYTHING = ahead.Wants(formulas=False, details=True, glances=False)
 
 
 @pytest.fixture
@@ -53,32 +61,111 @@ def test_the_report_is_the_same_whatever_the_number_of_processes(tree: Path, tmp
     assert sorted(path.name for path in tree.iterdir()) == ["broken.yaml", *(f"f{n}.yaml" for n in range(6))]
 
 
-def test_what_another_process_estimated_is_not_recorded_again(
+def test_a_check_that_looks_closer_says_the_same(tree: Path) -> None:
+    """A folder's text has fixes for its worst runs, which are judged once more."""
+    command = [sys.executable, "-m", "memlint", "check", str(tree), "--budget", "4GB", "--no-cache", "--jobs"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    said = []
+    for jobs in ("1", "2"):
+        done = subprocess.run([*command, jobs], capture_output=True, text=True, env=environment, cwd=ROOT.parent)
+        said.append((done.returncode, re.sub(r"\([\d.]+ m?s\)", "", done.stdout), done.stderr))
+    assert said[0] == said[1]
+    assert "fix" in said[0][1]
+
+
+@contextlib.contextmanager
+def elsewhere(tree: Path, folder: Path, jobs: int = 2) -> Iterator[tuple[list[Found], Any | None]]:
+    resolver = Resolver({"budget": "8GB"})
+    wanted = find_files([str(tree)], resolver.for_path)
+    share = jobs_module.Jobs(jobs, [str(tree)], resolver, str(folder)).share
+    with kept_in(str(folder)), share(wanted, wanted.found, Asked()) as outcome_of:
+        yield wanted.found, outcome_of
+
+
+def test_what_another_process_found_is_not_checked_here(
     tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    files = sorted(str(path) for path in tree.iterdir())
-    folder = str(tmp_path / "c")
     resolver = Resolver({"budget": "8GB"})
-    context = multiprocessing.get_context("spawn")
-    pile = ahead.Pile(context, files, 2)
-    pile.done.value = 3
-    process = context.Process(target=ahead._estimate, args=(pile, [str(tree)], resolver, folder, EVERYTHING))
-    process.start()
-    process.join()
-    assert process.exitcode == 0
+    alone = check_paths([str(tree)], resolver)
+    number = {found.path: at for at, found in enumerate(find_files([str(tree)], resolver.for_path).found)}
+
+    class Pile(jobs_module.Pile):
+        """The other process takes its share first."""
+
+        def take(self, number: int) -> bool:
+            while self._behind.value == len(files):
+                time.sleep(0.01)
+            return super().take(number)
+
+    monkeypatch.setattr(jobs_module, "Pile", Pile)
+    with elsewhere(tree, tmp_path / "c") as (files, outcome_of):
+        assert outcome_of is not None
+        behind = files[-1].path
+        outcome = outcome_of(number[behind])
+    assert outcome is not None
+
+    @contextlib.contextmanager
+    def given(*arguments: Any) -> Iterator[Any]:
+        yield lambda at: outcome if at == number[behind] else None
+
+    checked = []
+    judged = judging.Judge.run
+    monkeypatch.setattr(
+        judging.Judge, "run", lambda self, spec: (checked.append(spec.document.path), judged(self, spec))
+    )
+    report = check_paths([str(tree)], resolver, share=given)
+    assert behind not in checked
+    assert len(checked) == 5
+    assert report._replace(seconds=0.0, rule_seconds={}) == alone._replace(seconds=0.0, rule_seconds={})
+    # What it estimated is in the cache, where a closer look finds it.
     recorded = []
     record = models.record
 
-    def counted(*arguments: Any, **options: Any) -> Any:
+    def recording(*words: Any, **named: Any) -> Any:
         recorded.append(1)
-        return record(*arguments, **options)
+        return record(*words, **named)
 
-    monkeypatch.setattr(models, "record", counted)
-    with kept_in(folder):
-        check_paths(files[3:], resolver)
-        assert not recorded
-        check_paths(files[:3], resolver)
-    assert recorded
+    monkeypatch.setattr(models, "record", recording)
+    with kept_in(str(tmp_path / "c")):
+        check_paths([behind], resolver)
+    assert not recorded
+
+
+@pytest.mark.parametrize(
+    ("files", "name"),
+    [
+        pytest.param({"memlint.toml": "budgets = 3\n", "a.yaml": CONFIG}, "a.yaml", id="its settings cannot be used"),
+        pytest.param(
+            {
+                "config.yaml": "defaults:\n  - group: a\n" + CONFIG,
+                "group/a.yaml": "max_length: 64\n",
+            },
+            "group/a.yaml",
+            id="it is a part of runs that others are a part of",
+        ),
+        pytest.param({"memlint.toml": "work-limit = 20_000\n", "a.yaml": CONFIG}, "a.yaml", id="its work runs out"),
+    ],
+)
+def test_what_another_process_leaves_to_the_check(files: dict[str, str], name: str, tmp_path: Path) -> None:
+    for path, text in files.items():
+        place = tmp_path / path
+        place.parent.mkdir(exist_ok=True)
+        place.write_text(text)
+    resolver = Resolver({})
+    wanted = find_files([str(tmp_path / name)], lambda path: Settings())
+    with outcomes([str(tmp_path / name)], resolver, Asked(), wanted, EqualRuns()) as outcome:
+        assert outcome(wanted.found[0]) is None
+        (tmp_path / "memlint.toml").unlink(missing_ok=True)
+
+
+def test_a_process_that_ends_leaves_its_files_to_the_check(tree: Path, tmp_path: Path) -> None:
+    with elsewhere(tree, tmp_path / "c", jobs=3) as (files, outcome_of):
+        assert outcome_of is not None
+        for process in multiprocessing.active_children():
+            os.kill(process.pid or 0, signal.SIGKILL)
+            process.join()
+        taken = [at for at in range(len(files)) if outcome_of(at) is None]
+    assert len(taken) >= len(files) - 2 * jobs_module.SENT_EVERY
 
 
 def test_the_cache_is_made_before_another_process_asks_for_it(
@@ -86,74 +173,77 @@ def test_the_cache_is_made_before_another_process_asks_for_it(
 ) -> None:
     there: list[list[str]] = []
 
-    def started(*arguments: Any) -> list[Any]:
-        there.append(sorted(path.name for path in (tmp_path / "c").iterdir()))
-        return []
+    class Pile:
+        def __init__(self, *arguments: Any) -> None:
+            there.append(sorted(path.name for path in (tmp_path / "c").iterdir()))
+            raise OSError
 
-    monkeypatch.setattr(ahead, "_started", started)
-    found = [ahead_file(str(path)) for path in sorted(tree.iterdir())]
-    with ahead.watching(str(tmp_path / "c"), 2, [str(tree)], Resolver({}), EVERYTHING, True) as watch:
-        watch(0, found)
+    monkeypatch.setattr(jobs_module, "Pile", Pile)
+    with pytest.raises(OSError), elsewhere(tree, tmp_path / "c"):  # noqa: PT011
+        pass
     assert there
     assert there[0]
 
 
 def test_the_other_processes_end_with_the_check(tree: Path, tmp_path: Path) -> None:
-    files = [str(path) for path in sorted(tree.iterdir())]
-    with ahead.watching(str(tmp_path / "c"), 3, [str(tree)], Resolver({}), EVERYTHING, True) as watch:
-        watch(0, [ahead_file(path) for path in files])
-        started = multiprocessing.active_children()
-        assert len(started) == 2
+    with elsewhere(tree, tmp_path / "c", jobs=3):
+        assert len(multiprocessing.active_children()) == 2
     assert not multiprocessing.active_children()
 
 
 def test_shares_become_smaller_and_end_where_the_check_is() -> None:
-    files = [str(number) for number in range(100)]
-    pile = ahead.Pile(multiprocessing.get_context("spawn"), files, 2)
-    pile.done.value = 20
-    shares = list(iter(pile.take, []))
+    pile = jobs_module.Pile(multiprocessing.get_context("spawn"), 100, 2)
+    assert all(pile.take(number) for number in range(20))
+    shares = list(iter(pile.share, range(20, 20)))
     assert [len(share) for share in shares[:3]] == [20, 15, 11]
-    assert [name for share in shares for name in share] == files[20:][::-1]
-    pile.done.value = 90
-    assert pile.take() == []
+    assert sorted(number for share in shares for number in share) == list(range(20, 100))
+    assert not pile.take(20)
 
 
-def ahead_file(path: str) -> Any:
-    from memlint.discover import Found
-
-    return Found(path, False)
-
-
-@pytest.mark.parametrize("files", [0, 1, ahead.FEW - 1])
-def test_for_a_few_files_no_process_is_started(files: int, tmp_path: Path) -> None:
-    with ahead.watching("", 8, ["."], Resolver({}), EVERYTHING, True) as watch:
-        for done in range(files):
-            watch(done, [ahead_file(f"{n}.yaml") for n in range(files)])
+@pytest.mark.parametrize(
+    ("files", "jobs", "asked"),
+    [
+        pytest.param(jobs_module.FEW - 1, 8, Asked(), id="a few files"),
+        pytest.param(100, 1, Asked(), id="one job"),
+    ],
+)
+def test_no_process_is_started_for(files: int, jobs: int, asked: Asked) -> None:
+    found = [Found(f"{number}.yaml", False) for number in range(files)]
+    share = jobs_module.Jobs(jobs, ["."], Resolver({}), "").share
+    with share(Wanted(found, [], []), found, asked) as outcome_of:
+        assert outcome_of is None
         assert not multiprocessing.active_children()
+
+
+@pytest.mark.parametrize("asked", ["measure", "each", "look"])
+def test_what_is_to_be_seen_here_is_checked_here(asked: str, tree: Path) -> None:
+    def share(*arguments: Any) -> Any:
+        raise AssertionError("given to another process")
+
+    seen: list[Any] = []
+    sees: Any = {asked: lambda *given: seen.append(given)}
+    check_paths([str(tree)], Resolver({}), share=share, **sees)
+    assert len(seen) == 6
 
 
 def test_on_a_terminal_it_says_how_far_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     lines: list[str] = []
 
-    class Shown:
-        on = True
-
-        def __init__(self, quiet: bool) -> None:
-            assert not quiet
+    class Shown(progress.Progress):
+        def __init__(self) -> None:
+            super().__init__(quiet=False)
+            self.on = True
 
         def __call__(self, line: str) -> None:
             lines.append(line)
 
-        def clear(self) -> None:
-            lines.append("")
-
-    monkeypatch.setattr(ahead, "Progress", Shown)
-    monkeypatch.setattr(ahead, "SHOWN_EVERY_SECONDS", 0.0)
-    with ahead.watching("", 1, ["."], Resolver({}), EVERYTHING, False) as watch:
-        files = [ahead_file(f"{n}.yaml") for n in range(5)]
-        for done in range(5):
-            watch(done, files)
-    assert lines == [*(f"{n} of 5 files, {n}.yaml" for n in range(5)), ""]
+    monkeypatch.setattr(progress, "SHOWN_EVERY_SECONDS", 0.0)
+    tell = Shown().of_files()
+    files = [Found(f"{n}.yaml", False) for n in range(5)]
+    for done in range(5):
+        tell(done, files)
+    tell(0, files[: progress.FEW - 1])
+    assert lines == [f"{n} of 5 files, {n}.yaml" for n in range(5)]
 
 
 # -- where the cache is ----------------------------------------------------------------------------------------------
