@@ -95,7 +95,12 @@ def command(
     if output_format == "json":
         shared.out(_as_json(answers, path, asked))
     elif not patch:
-        shared.out("\n\n".join("\n".join(_said(one, path)) for one in answers) + "\n")
+        from memlint.cli.output import style
+        from memlint.reports.text import folded
+
+        columns = style("never").columns
+        lines = (folded(line, columns, 6) for one in answers for line in ("", *_said(one, path)))
+        shared.out("\n".join(line for parts in lines for line in parts).lstrip("\n") + "\n")
     fits = all(one.plan.fits if one.plan else all(b and b.inside for b in one.brackets) for one in answers)
     raise SystemExit(code or (0 if fits else 1))
 

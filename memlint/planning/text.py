@@ -11,7 +11,7 @@ from memlint.planning.rows import Row
 from memlint.planning.starters import METHODS, TRAINERS, Wanted
 from memlint.reports.full import finish
 from memlint.reports.style import BOLD, VERDICT_COLOR, Style
-from memlint.reports.text import clean, width
+from memlint.reports.text import clean, folded, width
 from memlint.tape.estimate import FITS, TIGHT, Estimate
 from memlint.units import format_bytes
 
@@ -30,6 +30,9 @@ def render(rows: Sequence[Row], trainer: str, style: Style) -> str:
         by_card.setdefault(row.card.name if row.card is not None else "", []).append(row)
     for here in by_card.values():
         lines += ["", *_table(here, style)]
+    if any(row.newest_batch not in (None, row.batch or 0) for row in rows):
+        said = "largest batch: surely fits, whichever release is installed; newest: with the newest alone"
+        lines += ["", *folded(said, style.columns, 2)]
     whys = dict.fromkeys(row.why for row in rows if row.why)
     lines += ["", *(f"unknown: {clean(why)}" for why in whys)] if whys else []
     return finish(lines, style)

@@ -323,3 +323,13 @@ def test_what_cannot_be_asked_is_an_error(arguments: tuple[str, ...], said: str)
     result = invoke(*arguments)
     assert result.exit_code == 2
     assert said in result.stderr
+
+
+def test_on_a_terminal_a_plan_is_folded(monkeypatch: pytest.MonkeyPatch) -> None:
+    path = str(EXAMPLES / "language_models/sft_trl.yaml")
+    wide = invoke(path, "--gpu", "rtx4090").stdout
+    monkeypatch.setattr("memlint.cli.output._columns", lambda: 60)
+    narrow = invoke(path, "--gpu", "rtx4090").stdout
+    assert max(map(len, wide.splitlines())) > 100
+    assert max(map(len, narrow.splitlines())) < 60
+    assert narrow.split() == wide.split()

@@ -350,3 +350,10 @@ def test_a_row_without_an_estimate_stands_in_the_table() -> None:
     assert "unknown: nobody knows\\x1b[31m" in said
     SCHEMA.validate(as_dict(rows, "trl"))
     assert as_dict(rows, "trl")["rows"][0]["reason"].startswith("nobody knows")
+
+
+@pytest.mark.parametrize(("newest", "says"), [(2, False), (5, True)], ids=["alike", "more with the newest"])
+def test_the_two_largest_batches_are_told_apart_where_they_differ(newest: int, says: bool) -> None:
+    (known,) = Planner("trl").rows(Wanted(SMALL, "lora", 2048, 1, 1, ONE), ())
+    row = Row(Wanted(SMALL, "lora", 2048, 1, 1, ONE), gpu(CARD), known.estimate, "", 2, known.estimate, newest)
+    assert ("newest: with the newest alone" in render([row], "trl", Style())) is says
