@@ -83,6 +83,9 @@ class _Checker:
         asked = self.invocation.asked
         with share(wanted, files, asked) if share and asked.is_elsewhere_too else nullcontext() as outcome_of:
             for at, found in enumerate(files):
+                if work.meter().left <= 0:  # each further file would say the same
+                    self.invocation.errors.append(_unreached(found.path, len(files) - at))
+                    break
                 if progress is not None:
                     progress(at, files)
                 outcome = outcome_of(at) if outcome_of is not None else None
@@ -138,10 +141,10 @@ class _Checker:
         try:
             self.invocation.select(settings)  # unknown codes are an error of the settings, not of this file
             with reading.stated_model(settings):
-                with work.limited(settings.file_steps):
+                with work.limited(settings.file_steps, whole_file=True):
                     document = self._file(found, text, settings)
                 if document is not None and (text is not None or not self._fragment(document, settings)):
-                    with work.limited(settings.file_steps):
+                    with work.limited(settings.file_steps, whole_file=True):
                         self._without_family(document, settings)
         except SettingsError as error:
             self._unusable(error)
@@ -370,6 +373,11 @@ def find_files(
 
     wanted.found.sort(key=lambda file: quoting(file.path) is not None)
     return wanted
+
+
+def _unreached(first: str, count: int) -> tuple[str, str]:
+    files = "this file is" if count == 1 else f"this file and {count - 1:,} more after it are"
+    return first, f"{files} not checked: the work that one check may do is done; --work-limit raises the limit"
 
 
 def _overridden(settings: Settings | Resolver | None) -> list[str]:

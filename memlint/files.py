@@ -15,6 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from errno import EFBIG, EINVAL
+from typing import Any
 
 from memlint import work
 from memlint.named_tuple import NamedTuple
@@ -30,12 +31,14 @@ BYTES_PER_STEP = 256
 class _Invocation(NamedTuple):
     """What the user named on the command line, links followed: paths, with all that is below them, and values, which
     may be a file, or a folder with a file in it. ``roots``: folder -> its repository, or ""; ``asked``: folder as it is
-    given -> how far its project reaches; both are taken to stay as they are meanwhile."""
+    given -> how far its project reaches; ``kept``: what :func:`kept` gives. All are taken to stay as they are
+    meanwhile."""
 
     paths: tuple[str, ...]
     values: frozenset[str]
     roots: dict[str, str]
     asked: dict[str, str]
+    kept: dict[str, Any]
 
 
 _invocation: ContextVar[_Invocation | None] = ContextVar("memlint_invocation", default=None)
@@ -45,11 +48,21 @@ _edited: ContextVar[tuple[tuple[str, bytes], ...]] = ContextVar("memlint_edited"
 @contextmanager
 def named(paths: Iterable[str], values: Iterable[str] = ()) -> Iterator[None]:
     """While it lasts, these are what the user named on the command line: paths, and values of ``-o``."""
-    token = _invocation.set(_Invocation(tuple(_resolved(paths)), frozenset(_resolved(values)), {}, {}))
+    token = _invocation.set(_Invocation(tuple(_resolved(paths)), frozenset(_resolved(values)), {}, {}, {}))
     try:
         yield
     finally:
         _invocation.reset(token)
+
+
+def kept(what: str) -> dict[str, Any] | None:
+    """What the readers of this invocation keep of files that many others draw in, by their paths; None where there is
+    no invocation, or where texts are read as if they were edited. ``what``: tells readers apart."""
+    invocation = _invocation.get()
+    if invocation is None or _edited.get():
+        return None
+    found: dict[str, Any] = invocation.kept.setdefault(what, {})
+    return found
 
 
 def _resolved(paths: Iterable[str]) -> Iterator[str]:
@@ -65,7 +78,7 @@ def repository_root(folder: str) -> str:
     """How far the project of a folder reaches: to the nearest folder at or above it that holds ``.git``; else to the
     folder above it that is named on the command line, else to the working directory where that is above it; else,
     where nothing says how far, four levels up."""
-    invocation = _invocation.get() or _Invocation((), frozenset(), {}, {})
+    invocation = _invocation.get() or _Invocation((), frozenset(), {}, {}, {})
     if folder not in invocation.asked:
         invocation.asked[folder] = _reach(os.path.realpath(folder or "."), invocation)
     return invocation.asked[folder]

@@ -21,6 +21,7 @@ STDIN_NAME = "stdin.yaml"
 
 # Formats that programs read, each a module of memlint.reports; the others are text for a terminal.
 MACHINE = frozenset(("json", "json-lines", "github", "gitlab", "junit", "markdown", "rdjson", "sarif"))
+MOST_NAMED = 5  # of the paths in which nothing was found
 MOST_UNLISTED = 3  # of the commands that a report does not list, where it lists nothing else
 
 
@@ -207,7 +208,8 @@ def tell(report: Report, paths: tuple[str, ...], settings: Settings) -> None:
             output.note(f"memlint: {commands} in documents without an estimate, not listed (-v lists them)")
     if not (report.runs or report.errors or report.skipped or settings.quiet):
         found = "no training run with an estimate" if report.unlisted else "no training configs found"
-        output.note(f"memlint: {found} in {', '.join(paths)}")
+        more = f" and {len(paths) - MOST_NAMED} more" if len(paths) > MOST_NAMED else ""
+        output.note(f"memlint: {found} in {', '.join(paths[:MOST_NAMED])}{more}")
     failures = () if settings.exit_zero else report.failures(settings.fail_on, settings.strict)
     if failures and (settings.strict or settings.fail_on in VERDICTS_FAILING):
         policy = f"--fail-on {settings.fail_on}" + (" --strict" if settings.strict else "")

@@ -73,7 +73,7 @@ def module(path: str) -> Module | None:
 
 
 def _read(path: str, text: str) -> Module | None:
-    work.spend(10 * work.KILOBYTE * len(text) >> 10, "reading Python")
+    work.spend(work.to_parse(text), "reading Python")
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")

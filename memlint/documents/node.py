@@ -199,6 +199,10 @@ class Faults:
         self._counts: dict[tuple[str, str], int] = {}
         self._first_beyond: dict[tuple[str, str], Fault] = {}
 
+    @property
+    def count(self) -> int:
+        return sum(self._counts.values())
+
     def append(self, fault: Fault) -> None:
         kind = (fault.code, fault.span.path)
         count = self._counts.get(kind, 0)

@@ -331,3 +331,11 @@ def test_terminal_escapes_of_a_config_do_not_reach_the_terminal() -> None:
     Path("evil\x1b[2J.yaml").write_text('demo:\n  batch: 9  # \x1b]0;owned\x07 "\n')
     result = run(".", "none\x1b[2J.yaml")
     assert "\x1b" not in result.stdout + result.stderr
+
+
+def test_of_many_paths_without_a_config_a_few_are_named(tmp_path: Path) -> None:
+    folders = [tmp_path / f"f{number}" for number in range(30)]
+    for folder in folders:
+        folder.mkdir()
+    done = CliRunner().invoke(main, ["check", *map(str, folders)])
+    assert done.stderr.rstrip().endswith("f4 and 25 more")

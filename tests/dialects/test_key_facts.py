@@ -1194,6 +1194,13 @@ def test_what_a_file_builds_on_counts(tmp_path: Path) -> None:
     assert set(spec.document.sources) == {str(root / "own.yaml"), str(root / "base.yaml")}
 
 
+def test_fairseq_calls_parts_by_their_names_on_a_command(tmp_path: Path) -> None:
+    """They are mappings in its files, and it was said of 232 documented commands that a name is none."""
+    path = tmp_path / "train.sh"
+    path.write_text("fairseq-train data --task translation --arch transformer --optimizer adam --max-tokens 4096\n")
+    assert [found.code for found in check_paths([str(path)]).findings] == ["MEM007"]
+
+
 def test_without_the_file_below_no_default_is_taken(tmp_path: Path) -> None:
     root = folder(tmp_path, own__yaml="_BASE_: ../base.yaml\nSOLVER: {BASE_LR: 0.1}\n")
     (spec,) = registry.specs(load(str(root / "own.yaml")))

@@ -1,12 +1,16 @@
 from __future__ import annotations
 
+import ast
+from ast import parse
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from memlint import files, work
 from memlint.documents.load import load
 from memlint.documents.node import Document, Unresolved
 from memlint.documents.python import reader as python
@@ -408,6 +412,63 @@ def test_relative_imports_of_config_files_are_followed(tmp_path: Path) -> None:
     document = load(str(tmp_path / "run.py"))
     assert document.root.plain() == {"model": {"_target_": "Net", "dim": 8, "net": {"depth": 24}}}
     assert node_at(document, "model.dim").span.path.endswith("model.py")
+
+
+# A package, as others are: a module that many import, one that imports a config of YAML, two that import each other.
+PACKAGE = {
+    ".git/keep": "",
+    "common/data.py": "from .size import width\ndata = dict(width=width, depth=2)\n",
+    "common/size.py": "width = 8\n",
+    "common/ring.py": "from .gnir import back\nround = 1\n",
+    "common/gnir.py": "from .ring import round\nback = 2\n",
+    "common/wrong.py": "x = (\n",
+    "base.yaml": "lr: 0.5\n",
+    "a.py": "from .common.data import data\nfrom .common.size import width\n_base_ = 'base.yaml'\n",
+    "b.py": "from .common.size import width\nfrom .common.data import data\ndata.depth = 3\n",
+    "c.py": "from .common.data import *\ndata.width = 1\n",
+    "d.py": "_base_ = ['b.py', 'base.yaml']\nwidth = 9\n",
+    "e.py": "from .common.ring import round\nfrom .common.data import data\n",
+    "f.py": "from .common.gnir import back\nfrom .common.wrong import x\n",
+    "g.py": "from .common.ring import round\nfrom .b import data, width\n",
+}
+
+
+@settings(max_examples=40, deadline=None)
+@given(order=st.permutations([name for name in PACKAGE if name.endswith(".py")] * 2))
+def test_what_others_have_drawn_in_is_read_once_and_is_the_same(
+    order: list[str], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    folder = tmp_path_factory.mktemp("package")
+    write(folder, PACKAGE)
+    alone = {}
+    for name in set(order):
+        with work.limited(work.FILE_STEPS) as meter:
+            document = load(str(folder / name))
+        alone[name] = document, meter.used
+    parsed = []
+    with (
+        files.named([str(folder)]),
+        mock.patch.object(ast, "parse", lambda text: (parsed.append(text), parse(text))[1]),
+    ):
+        for name in order:
+            with work.limited(work.FILE_STEPS, whole_file=True) as meter:
+                document = load(str(folder / name))
+            expected, steps = alone[name]
+            assert repr(document) == repr(expected)
+            assert meter.used == steps
+    # Beside the files themselves; what is wrong in a file is found with each that draws it in.
+    once = [text for name, text in PACKAGE.items() if "data.py" in name or "size.py" in name or name == "b.py"]
+    for text in once:
+        assert parsed.count(text) <= 2 + 1
+
+
+def test_what_others_have_drawn_in_is_read_again_where_a_text_is_edited(tmp_path: Path) -> None:
+    write(tmp_path, PACKAGE)
+    with files.named([str(tmp_path)]):
+        assert load(str(tmp_path / "a.py")).root.plain()["width"] == 8
+        with files.edited({str(tmp_path / "common" / "size.py"): "width = 16\n"}):
+            assert load(str(tmp_path / "a.py")).root.plain()["width"] == 16
+        assert load(str(tmp_path / "a.py")).root.plain()["width"] == 8
 
 
 def test_every_real_file_reads_without_an_error(corpus: Path) -> None:

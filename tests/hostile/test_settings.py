@@ -313,7 +313,7 @@ def test_the_work_limit_is_that_of_each_file_and_the_whole_grows_with_it(
     (tree / "t.yaml").write_text(CONFIG)
     limits: list[int] = []
     limited = work.limited
-    monkeypatch.setattr(work, "limited", lambda steps: limits.append(steps) or limited(steps))
+    monkeypatch.setattr(work, "limited", lambda steps, **more: limits.append(steps) or limited(steps, **more))
     check_paths([str(tree)], Resolver({"work-limit": 2 * Settings().work_limit}))
     assert limits[:3] == [2 * work.INVOCATION_STEPS, 2 * work.FILE_STEPS, 2 * work.FILE_STEPS]
     limits.clear()

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from memlint import files
+from memlint import files, work
 from memlint.check import check_paths
 from memlint.reports.report import Report
 from memlint.settings import Resolver, Settings
@@ -302,3 +302,23 @@ def test_a_name_that_no_path_can_hold_is_a_model_that_is_not_found(tmp_path: Pat
     (tmp_path / "t.json").write_text(text)
     (run,) = check_paths([str(tmp_path / "t.json")], Settings()).runs
     assert {finding.code for finding in run.findings} == {"MEM007"}
+
+
+def test_files_that_a_check_has_no_work_left_for_are_told_in_one_line(
+    tree: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(20):
+        (tree / f"more{number:02}.yaml").write_text(CONFIG.replace("128", str(256 + number)))
+    whole = check_paths(["."], Resolver())
+    assert len(whole.runs) == 21
+    with monkeypatch.context() as patched:
+        patched.setattr(work, "INVOCATION_STEPS", 400_000)
+        part = check_paths(["."], Resolver())
+    assert part.crashed
+    ends = [finding for finding in part.findings if finding.code == "MEM011"]
+    assert len(ends) <= 1
+    [(first, why)] = part.errors
+    left = int(why.split(" more")[0].split()[-1])
+    assert left + 1 + len(part.runs) == 21
+    assert first.startswith("more")
+    assert "--work-limit" in why

@@ -16,14 +16,17 @@ from __future__ import annotations
 import ast
 import os
 
+from memlint import files, work
 from memlint.documents.merge import merge
 from memlint.documents.node import Document, Fault, Keys, Node, Span
 from memlint.documents.python.config_functions import ConfigFunctions
 from memlint.documents.python.scope import Scope
-from memlint.documents.python.source import MAX_DEPTH, Reading, Stop
+from memlint.documents.python.source import MAX_DEPTH, MAX_NODES, Reading, Stop
 from memlint.documents.python.statements import cover
+from memlint.named_tuple import NamedTuple
 
 MAX_FILES = 64
+MAX_KEPT = 256
 
 _BASE = "_base_"
 
@@ -37,6 +40,31 @@ def read(path: str, text: str) -> Document:
     return Document(path, "python", text, root, project.faults.told(), (), project.sources)
 
 
+class Kept(NamedTuple):
+    """A Python file that others draw in, as it was read in this invocation: without a fault.
+
+    nodes   that it has itself
+    steps   of work that it took itself
+    needed  the files that it draws in: (path, the name it has for it, where)
+    """
+
+    real: str
+    root: Node
+    text: str
+    nodes: int
+    steps: int
+    needed: list[tuple[str, str, Span]]
+
+
+class Drawn(NamedTuple):
+    """Of a file that is being read: what was counted before it, and what the files that it draws in have added."""
+
+    nodes: int
+    steps: int
+    below: list[tuple[int, int]]
+    needed: list[tuple[str, str, Span]]
+
+
 class Project(Reading):
     """The config files that one of them draws in."""
 
@@ -44,6 +72,7 @@ class Project(Reading):
         super().__init__()
         self.active: list[str] = []
         self.modules: dict[str, Node] = {}
+        self.drawn: list[Drawn] = []  # beside ``active``, but for the first
 
     def module(self, path: str, text: str) -> Node:
         self.sources[path] = text
@@ -63,25 +92,28 @@ class Project(Reading):
 
     def companion(self, path: str, name: str, place: Span) -> Node | None:
         """The root of another config file, or None with a fault at ``place``, where it is called ``name``."""
-        from memlint.documents.load import Unreadable, load, read_text
-        from memlint.files import inside, repository_root
+        from memlint.documents.load import Unreadable, load
 
         real = os.path.realpath(path)
+        if self.drawn:
+            self.drawn[-1].needed.append((path, name, place))
         if real in self.modules:
+            return self.modules[real]
+        if self.again(path, place):
             return self.modules[real]
         message = ""
         if real in self.active:
             message = f"the base config {name!r} is based on this one"
         elif len(self.modules) >= MAX_FILES or len(self.active) >= MAX_FILES // 4:
             message = f"more than {MAX_FILES} base configs"
-        elif not inside(real, repository_root(os.path.dirname(place.path))):
+        elif not files.inside(real, files.repository_root(os.path.dirname(place.path))):
             message = f"the base config {name!r} is outside this repository"
         elif not path.endswith((".py", ".yaml", ".yml", ".json")):
             message = f"the base config {name!r} is no config file"
         if not message:
             try:
                 if path.endswith(".py"):
-                    root = self.module(path, read_text(path))
+                    root = self.drawn_in(path)
                 else:
                     document = load(path)
                     self.sources.update(document.sources)
@@ -93,6 +125,57 @@ class Project(Reading):
                 message = f"the base config {name!r} cannot be read: {error.reason}"
         self.faults.append(Fault("MEM003", message, place))
         return None
+
+    def drawn_in(self, path: str) -> Node:
+        """Read a file that another one draws in, and keep it for others that do. Raises Unreadable."""
+        from memlint.documents.load import read_text
+
+        meter, faults = work.meter(), self.faults.count
+        here = Drawn(self.nodes, meter.used, [], [])
+        self.drawn.append(here)
+        try:
+            text = read_text(path)
+            root = self.module(path, text)
+        finally:
+            self.drawn.pop()
+        nodes, steps = self.nodes - here.nodes, meter.used - here.steps
+        if self.drawn:
+            self.drawn[-1].below.append((nodes, steps))
+        kept = files.kept("python")
+        if kept is not None and self.faults.count == faults:
+            own_nodes, own_steps = (total - sum(one) for total, one in zip((nodes, steps), (*zip(*here.below), (), ())))
+            kept[path] = Kept(os.path.realpath(path), root, text, own_nodes, own_steps, here.needed)
+            if len(kept) > MAX_KEPT:
+                del kept[next(iter(kept))]
+        return root
+
+    def again(self, path: str, place: Span) -> bool:
+        """Take a file, and those that it draws in, as they were read for another one; whether they could be."""
+        kept = files.kept("python")
+        found = None if kept is None else kept.get(path)
+        if kept is None or found is None or found.real in self.active:
+            return False
+        if not files.inside(found.real, files.repository_root(os.path.dirname(place.path))):
+            return False
+        if len(self.modules) >= MAX_FILES or len(self.active) >= MAX_FILES // 4:
+            return False
+        if self.nodes + found.nodes > MAX_NODES:
+            return False
+        kept[path] = kept.pop(path)  # the last that was asked for
+        self.sources[path] = found.text
+        self.active.append(found.real)
+        try:
+            for below, _, where in found.needed:
+                if os.path.realpath(below) not in self.modules and not self.again(below, where):
+                    return False
+        finally:
+            self.active.pop()
+        self.nodes += found.nodes
+        work.meter().spend_again(found.steps, "reading Python")
+        if self.drawn:
+            self.drawn[-1].below.append((found.nodes, found.steps))
+        self.modules[found.real] = found.root
+        return True
 
 
 class Module(ConfigFunctions):

@@ -37,7 +37,7 @@ class Reading:
     def parse(self, path: str, text: str) -> ast.Module | None:
         import warnings
 
-        work.spend(10 * work.KILOBYTE * len(text) >> 10, "reading Python")
+        work.spend(work.to_parse(text), "reading Python")
 
         try:
             with warnings.catch_warnings():
