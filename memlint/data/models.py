@@ -103,12 +103,18 @@ def named(folder: str) -> Model | None:
     folder = pointed(folder)
     for part in folder.split("/"):
         if part.startswith("models--"):
-            return find(part.removeprefix("models--").replace("--", "/"))
+            name = part.removeprefix("models--").replace("--", "/")
+            known = find(name)
+            return None if known is None else known._replace(name=name)
     last = folder.rstrip("/").rpartition("/")[2].lower()
     if len(last) < LEAST_NAME:
         return None
-    found = [find(name) for name in _models if f"/{name.lower()}".endswith(f"/{last}")]
-    return found[0] if found and all(model == found[0] for model in found) else None
+    names = [name for name in _models if f"/{name.lower()}".endswith(f"/{last}")]
+    found = [model for name in names if (model := find(name)) is not None]
+    if not found or any(model != found[0] for model in found):
+        return None
+    # Called as the folder is, and not as a model of the same shapes.
+    return found[0] if found[0].name in names else found[0]._replace(name=names[0])
 
 
 def pointed(name: str) -> str:

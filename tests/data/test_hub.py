@@ -61,8 +61,10 @@ def cached(cache: Path, name: str, text: str = json.dumps(CONFIG), revision: str
 
 def test_points_in_the_name_of_a_folder_may_be_modelscopes() -> None:
     found = models.named("/models/Qwen/Qwen2___5-Coder-1___5B/")
+    known = models.find("Qwen/Qwen2.5-Coder-1.5B")
     assert found is not None
-    assert found == models.find("Qwen/Qwen2.5-Coder-1.5B")
+    assert known is not None
+    assert found.config == known.config
 
 
 @pytest.mark.parametrize("name", ["[Qwen/Qwen2.5-1.5B]", "<Qwen/Qwen2.5-1.5B>"])
@@ -339,13 +341,15 @@ def test_a_folder_that_is_not_here_is_taken_for_the_model_whose_name_it_has(fold
     else:
         assert found is not None
         assert found.config == known.config
-        assert found.source == known.name + hub.BY_NAME
+        assert found.source == f"{model}{hub.BY_NAME}"
 
 
 def test_a_name_of_several_models_that_differ_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    models.find("gpt2")
+    models.find("gpt2")  # which reads the catalogue
     monkeypatch.setitem(models._models, "one/twins-1b", "openai-community/gpt2")
-    assert models.named("./twins-1b") == models.find("gpt2")
+    known = models.find("gpt2")
+    assert known is not None
+    assert models.named("./twins-1b") == known._replace(name="one/twins-1b")
     monkeypatch.setitem(models._models, "two/twins-1b", "facebook/opt-125m")
     assert models.named("./twins-1b") is None
 
@@ -356,3 +360,9 @@ def test_the_folder_s_own_config_is_read_where_it_is_in_reach(tmp_path: Path) ->
     found = hub.resolve("./Llama-2-7b-hf", str(tmp_path / "run.yaml"))
     assert found is not None
     assert found.config == {"model_type": "gpt2"}
+
+
+def test_a_folder_s_model_is_called_as_the_folder_is() -> None:
+    found = models.named("models/Qwen/Qwen2.5-7B-Instruct")
+    assert found is not None
+    assert found.name == "Qwen/Qwen2.5-7B-Instruct"  # and not Qwen/Qwen2-7B-Instruct, which has the same config
