@@ -304,8 +304,7 @@ def join(spec: TrainingSpec) -> str:
 
 def _own_model(spec: TrainingSpec, name: str) -> str:
     """Why the model is not transformers' own."""
-    tower = spec.fact(lm.HYPER + "vision_tower")
-    if tower is not None and tower.value:
+    if (tower := towers.tower_of(spec)) is not None:
         return towers.beside(spec, tower)
     if name.startswith("internvl"):
         spec.facts["model_class"] = Fact("model_class", "vision_language", DEFAULT, reason=f"what {name} builds")

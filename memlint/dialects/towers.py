@@ -13,7 +13,8 @@ from typing import Any
 
 from memlint.dialects import language_model as lm
 from memlint.dialects import own_code, scripts
-from memlint.facts.spec import DEFAULT, Fact, Name, OnTop, TrainingSpec
+from memlint.dialects.unread import BESIDE, unread
+from memlint.facts.spec import DEFAULT, WRITTEN, Fact, Name, OnTop, TrainingSpec
 
 # Names that a copy has kept: by them its options mean what LLaVA's do.
 _KEPT = frozenset(("initialize_vision_modules", "tune_mm_mlp_adapter", "freeze_backbone", "requires_grad_"))
@@ -28,10 +29,21 @@ _DEFAULTS: dict[Name, Any] = {
 FACTS: tuple[Name, ...] = (*_DEFAULTS, lm.HYPER + "dtype")
 
 
+def tower_of(spec: TrainingSpec) -> Fact | None:
+    """The tower that a run's options name: by LLaVA's own option, or by one of a copy's (``--image_tower``)."""
+    name: Name = lm.HYPER + "vision_tower"
+    tower = spec.fact(name)
+    if tower is not None and tower.value:
+        return tower
+    if spec.launch is None:
+        return None
+    one = next((one for one in unread(spec) if one.decides == BESIDE), None)
+    return None if one is None else Fact(name, one.value, WRITTEN, one.name, one.node)
+
+
 def is_copy(spec: TrainingSpec) -> bool:
     """Whether a run is of such a program, and its options let the whole decoder train."""
-    tower = spec.fact(lm.HYPER + "vision_tower")
-    if tower is None or not tower.value or spec.launch is None:
+    if spec.launch is None or tower_of(spec) is None:
         return False
     path = scripts.file_of(spec.launch, spec.document)
     return path is not None and own_code.words(path) >= _KEPT and not _may_be_frozen(spec)

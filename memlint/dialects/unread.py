@@ -22,6 +22,7 @@ MOST = 5  # of one run
 MAX_DEPTH = 6
 
 SHARING = "how devices share the run"
+BESIDE = "what is beside the model"
 
 # Words of a key's name, between underscores -> what it decides. The first that fits is taken.
 WORDS: tuple[tuple[re.Pattern[str], str], ...] = tuple(
@@ -36,10 +37,7 @@ WORDS: tuple[tuple[re.Pattern[str], str], ...] = tuple(
         (r"freeze|frozen|unfreeze|freezing|unfrozen", "what trains"),
         (r"recompute|recomputation|remat|activation_checkpointing|checkpoint_activations", "what is computed again"),
         (r"quantize|quantization|quantized|load_in_[48]bits?|[48]bit|fp8|int[48]|nf4", "how weights are stored"),
-        (
-            r"vision_tower|image_tower|audio_tower|speech_encoder|vision_encoder|audio_encoder",
-            "what is beside the model",
-        ),
+        (r"(?:vision|visual|image|video|audio|speech)_(?:tower|encoder)", BESIDE),
     )
 )
 _OFF = frozenset(("", "none", "no", "false", "null", "off", "0", "0.0", "-1"))

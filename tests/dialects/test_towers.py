@@ -69,3 +69,13 @@ def test_adapters_beside_a_frozen_decoder(tmp_path: Path) -> None:
 def test_where_it_may_not_train_there_is_no_bound(tmp_path: Path, options: str, program: str) -> None:
     assert run(tmp_path, options, program).partial is None
     assert run(tmp_path, options + " --freeze_vision_tower False", program).partial is None
+
+
+@pytest.mark.parametrize("option", ["--image_tower", "--video_tower", "--mm_audio_encoder"])
+def test_a_copy_s_own_option_names_a_tower_as_well(option: str, tmp_path: Path) -> None:
+    """Video-LLaVA's: its projector alone trains, and the run was told to be out of memory."""
+    found = run(tmp_path, f"--vision_tower '' {option} LanguageBind/LanguageBind_Image --tune_mm_mlp_adapter True")
+    assert found.estimate is None
+    assert found.partial is None
+    assert why_unknown(found).startswith(f"{option} LanguageBind/LanguageBind_Image: a vision tower joined to")
+    assert run(tmp_path, f"--vision_tower '' {option} a/b").partial is not None
