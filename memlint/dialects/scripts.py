@@ -307,6 +307,9 @@ def _doubt(program: Program, path: str, said: Mapping[str, Node]) -> str:
         if name in program.doubts and key not in said:
             return f"{path}: whether it calls {name} depends on line {program.doubts[name]}, which is not known"
     for call in program.calls:
+        adapter = _adapter(call, program)
+        if name_of(adapter) not in ("", "LoraConfig"):
+            return f"{path}: line {call.span.line}: of the adapters of PEFT {name_of(adapter)} is not described"
         given = argument(call, "model", 0) if name_of(call) == "get_peft_model" else None
         if given is not None and isinstance(given.value, Unresolved) and _PART.fullmatch(given.value.text):
             what = (
@@ -314,6 +317,13 @@ def _doubt(program: Program, path: str, said: Mapping[str, Node]) -> str:
             )
             return OnTop(f"{path}: line {call.span.line}: {what}")  # PEFT freezes what it is given, and nothing else
     return ""
+
+
+def _adapter(call: Node, program: Program) -> Node | None:
+    """The config of PEFT's that a call is given, which says what adapters a model gets and freezes all else of it."""
+    if name_of(call) == "get_peft_model":
+        return argument(call, "peft_config", 1)
+    return argument(call, "peft_config", -1) if _is_a_library_s(call, program) else None
 
 
 def _is_absent(node: Node) -> bool:

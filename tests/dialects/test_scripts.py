@@ -229,6 +229,24 @@ def test_what_a_script_does_besides_is_named(tmp_path: Path, lines: str, why: st
     assert why in spec.unknown_reason
 
 
+@pytest.mark.parametrize(
+    "lines",
+    [
+        pytest.param("Trainer(model=get_peft_model(model, IA3Config(task_type='CAUSAL_LM')), args=args)", id="inside"),
+        pytest.param(
+            "config = IA3Config()\nmodel = get_peft_model(model, config)\nTrainer(model=model, args=args)",
+            id="by a name",
+        ),
+        pytest.param("SFTTrainer(model=model, args=args, peft_config=IA3Config())", id="of a trainer's"),
+    ],
+)
+def test_adapters_that_are_not_described_leave_no_estimate(tmp_path: Path, lines: str) -> None:
+    """All of the model's parameters were taken to train: of an 8B model 129 GiB."""
+    spec = run(tmp_path, f"from peft import IA3Config\n{PARSED}{MODEL}{lines}\n")
+    assert spec.architecture is None
+    assert "of the adapters of PEFT IA3Config is not described" in spec.unknown_reason
+
+
 def test_a_script_without_options_is_a_run_by_itself(tmp_path: Path) -> None:
     run(
         tmp_path,
