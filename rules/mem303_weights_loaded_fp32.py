@@ -16,7 +16,7 @@ class WeightsLoadedFp32(Rule):
 
     ## What it does
     Fires when a model of a billion parameters or more is loaded with four bytes per weight, by a key that is written or
-    by the default of a program that is named.
+    by the default of a program that is named and has a key for it.
 
     ## Why it matters
     Four bytes per weight, and with AdamW sixteen per trainable one. Checkpoints of that size are published in 16 bits.
@@ -49,6 +49,23 @@ class WeightsLoadedFp32(Rule):
             note="the program that reads it may load them otherwise",
         ),
         Example("language_models/lora_axolotl.yml", note="only the adapters are in fp32"),
+        Example(
+            "full.yaml",
+            """\
+# FORCE_TORCHRUN=1 NPROC_PER_NODE=8 llamafactory-cli train full.yaml
+model_name_or_path: meta-llama/Llama-2-7b-hf
+stage: sft
+do_train: true
+finetuning_type: full
+dataset: alpaca_en_demo
+template: default
+cutoff_len: 1024
+output_dir: out
+per_device_train_batch_size: 1
+bf16: true
+""",
+            note="LLaMA-Factory casts what trains, and keeps no checkpoint in fp16 as it is",
+        ),
         Example("language_models/train_fsdp.sh", note="FSDP keeps fp32 copies of what was loaded in bf16"),
         Example("video_llm/config.yaml"),
         Example("uni3d_dp/uni3d+dp.yaml"),
@@ -63,6 +80,8 @@ class WeightsLoadedFp32(Rule):
         stated = run.fact(place)
         if stated is not None and stated.node is None and run.spec.launch is None:
             return  # a file of settings does not say how its program loads the weights
+        if (stated is None or stated.node is None) and levers.half_weights(run) is None:
+            return  # the program casts them, and no key keeps it from that
         taken, weights = run.estimate.component_bytes("parameters"), run.estimate.parameters
         if run.value("reference_model", "none") == "copy" and run.value("tuning", "full") == "full":
             weights = run.estimate.trainable_parameters  # a second copy of them is beside the model
