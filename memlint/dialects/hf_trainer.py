@@ -9,7 +9,7 @@ from memlint.architectures import recorded
 from memlint.dialects import embedders, internvl, joined, known_scripts, llava, towers
 from memlint.dialects import language_model as lm
 from memlint.dialects.accelerate import truth
-from memlint.dialects.unread import own_sharing
+from memlint.dialects.unread import own_way
 from memlint.documents.node import Document, Edit, Node
 from memlint.facts.derive import Graph, Step
 from memlint.facts.spec import ASSUMED, DEFAULT, Fact, Name, OnTop, TrainingSpec
@@ -311,7 +311,7 @@ def _own_model(spec: TrainingSpec, name: str) -> str:
         return f"{name}: of InternVL's own code {' and '.join(internvl.PROGRAMS)} are known, and no other trainer"
     if _task(spec) not in _SCRIPTS and (word := _OTHER_TASK.search(name.lower())) is not None:
         return f"{name}.py: its own code makes the model and the loss, which by its name ({word[2]}) are no causal LM's"
-    if own := own_sharing(spec):
+    if own := own_way(spec):
         return own
     for key in _EMBEDDERS:
         if spec.root.get(key) is not None:

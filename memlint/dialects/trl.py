@@ -12,7 +12,7 @@ from memlint.dialects.accelerate import accelerate_facts, named_config, truth, u
 from memlint.dialects.companions import Companion
 from memlint.dialects.stated import tree as tree_of
 from memlint.dialects.trees import find
-from memlint.dialects.unread import own_sharing
+from memlint.dialects.unread import own_way
 from memlint.documents.node import Document, Edit, Node
 from memlint.facts.derive import Graph, Step
 from memlint.facts.spec import ASSUMED, DEFAULT, WRITTEN, Fact, Missing, Name, OnTop, TrainingSpec
@@ -111,7 +111,7 @@ def _precision(spec: TrainingSpec) -> str:
 
 
 def _unknown(spec: TrainingSpec) -> str:
-    if own := own_sharing(spec):
+    if own := own_way(spec):
         return own
     found, why = lm.trainer(spec), lm.trainer(spec).unknown
     if found is NONE and "method" in spec:

@@ -23,6 +23,7 @@ MAX_DEPTH = 6
 
 SHARING = "how devices share the run"
 BESIDE = "what is beside the model"
+PART = "which part of the model trains"
 
 # Words of a key's name, between underscores -> what it decides. The first that fits is taken.
 WORDS: tuple[tuple[re.Pattern[str], str], ...] = tuple(
@@ -34,7 +35,12 @@ WORDS: tuple[tuple[re.Pattern[str], str], ...] = tuple(
             r"|ulysses|ring_attn|ring_attention",
             SHARING,
         ),
-        (r"freeze|frozen|unfreeze|freezing|unfrozen", "what trains"),
+        # What names the part that trains says that the rest does not, and so does what freezes the model itself.
+        (
+            r"unfrozen|unfreeze|trainable|(?:delta|peft|adapter)_(?:type|method)|(?:freeze|frozen)_(?:l?lm|model|backbone|decoder|language|base|transformer)",
+            PART,
+        ),
+        (r"freeze|frozen|freezing", "what trains"),
         (r"recompute|recomputation|remat|activation_checkpointing|checkpoint_activations", "what is computed again"),
         (r"quantize|quantization|quantized|load_in_[48]bits?|[48]bit|fp8|int[48]|nf4", "how weights are stored"),
         (r"(?:vision|visual|image|video|audio|speech)_(?:tower|encoder)", BESIDE),
@@ -109,8 +115,12 @@ def _shown(node: Node) -> str:
     return node.value.text if isinstance(node.value, Unresolved) else str(node.plain())
 
 
-def own_sharing(spec: TrainingSpec) -> str:
-    """Why it is not known how devices share a run of the Trainer's or of TRL's keys; "" where nothing unread says so.
-    Both are shared by accelerate or DeepSpeed, and take no key for it but theirs."""
-    one = next((one for one in unread(spec) if one.decides == SHARING), None)
-    return "" if one is None else f"{one.name} {one.value}: the program shares the run in a way of its own"
+_OWN_WAYS = {SHARING: "shares the run in a way of its own", PART: "chooses itself which part of the model trains"}
+
+
+def own_way(spec: TrainingSpec) -> str:
+    """Why it is not known how devices share a run of the Trainer's or of TRL's keys, or what of the model trains; ""
+    where nothing unread says so. Both libraries are shared by accelerate or DeepSpeed and train what is not given
+    adapters whole, and take no key for either but theirs."""
+    one = next((one for one in unread(spec) if one.decides in _OWN_WAYS), None)
+    return "" if one is None else f"{one.name} {one.value}: the program {_OWN_WAYS[one.decides]}"

@@ -8,7 +8,7 @@ import pytest
 
 from memlint.check import check_paths
 from memlint.dialects import registry
-from memlint.dialects.unread import MOST, own_sharing, unread
+from memlint.dialects.unread import MOST, own_way, unread
 from memlint.documents.load import load
 from memlint.facts.spec import TrainingSpec
 from memlint.settings import Settings
@@ -54,8 +54,8 @@ def test_a_config_with_thousands_of_them_names_some(tmp_path: Path) -> None:
 def test_a_program_that_shares_the_run_itself_has_no_estimate(option: str, keys: str, tmp_path: Path) -> None:
     command = f"deepspeed train.py --model_name_or_path gpt2 {keys} --per_device_train_batch_size 4 --do_train"
     spec = run_of(tmp_path, f"{command} {option}")
-    assert own_sharing(spec) == f"{option}: the program shares the run in a way of its own"
-    assert spec.unknown_reason == own_sharing(spec)
+    assert own_way(spec) == f"{option}: the program shares the run in a way of its own"
+    assert spec.unknown_reason == own_way(spec)
 
 
 def test_a_config_that_shares_the_run_in_a_way_of_its_own_has_no_estimate_either(tmp_path: Path) -> None:
@@ -64,18 +64,28 @@ def test_a_config_that_shares_the_run_in_a_way_of_its_own_has_no_estimate_either
     assert spec.unknown_reason == "zero_stage 3: the program shares the run in a way of its own"
 
 
+@pytest.mark.parametrize(
+    "option", ["--freeze_lm True", "--unfrozen_modules deltas", "--trainable_layers 2", "--delta_type lora"]
+)
+def test_a_program_that_chooses_what_trains_has_no_estimate(option: str, tmp_path: Path) -> None:
+    """OpenDelta's `unfrozen_modules` beside adapters of its own: all of GPT-J was taken to train, and told OOM."""
+    assert run_of(tmp_path, f"{OWN} {option}").unknown_reason == (
+        f"{option}: the program chooses itself which part of the model trains"
+    )
+
+
 def test_a_value_that_is_not_known_is_shown_as_it_is_written(tmp_path: Path) -> None:
     [one] = unread(run_of(tmp_path, f'{OWN} --freeze_lm "$FREEZE"'))
     assert (one.name, one.value) == ("--freeze_lm", '"$FREEZE"')
 
 
 def test_what_is_not_read_is_said_on_its_line_and_beside_the_figures(tmp_path: Path) -> None:
-    (tmp_path / "train.sh").write_text(f"{OWN} \\\n  --freeze_lm True\n", encoding="utf-8")
+    (tmp_path / "train.sh").write_text(f"{OWN} \\\n  --freeze_embeds True\n", encoding="utf-8")
     report = check_paths([str(tmp_path / "train.sh")], Settings())
     [found] = [finding for finding in report.findings if finding.code == "MEM805"]
     assert (found.span.line, report.runs[0].estimate is not None) == (2, True)
     assert report.runs[0].estimate is not None
-    assert ("--freeze_lm", "True") in [(name, value) for name, value, _ in report.runs[0].estimate.assumptions]
+    assert ("--freeze_embeds", "True") in [(name, value) for name, value, _ in report.runs[0].estimate.assumptions]
 
 
 def test_a_module_that_is_a_package_is_started_by_its_main(tmp_path: Path) -> None:
