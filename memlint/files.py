@@ -38,7 +38,7 @@ class _Invocation(NamedTuple):
     values: frozenset[str]
     roots: dict[str, str]
     asked: dict[str, str]
-    kept: dict[str, Any]
+    kept: dict[str, dict[Any, Any]]
 
 
 _invocation: ContextVar[_Invocation | None] = ContextVar("memlint_invocation", default=None)
@@ -55,14 +55,13 @@ def named(paths: Iterable[str], values: Iterable[str] = ()) -> Iterator[None]:
         _invocation.reset(token)
 
 
-def kept(what: str) -> dict[str, Any] | None:
-    """What the readers of this invocation keep of files that many others draw in, by their paths; None where there is
-    no invocation, or where texts are read as if they were edited. ``what``: tells readers apart."""
+def kept(what: str) -> dict[Any, Any] | None:
+    """What the readers of this invocation keep of files, for whoever asks again; None where there is no invocation, or
+    where texts are read as if they were edited. ``what``: tells readers apart."""
     invocation = _invocation.get()
     if invocation is None or _edited.get():
         return None
-    found: dict[str, Any] = invocation.kept.setdefault(what, {})
-    return found
+    return invocation.kept.setdefault(what, {})
 
 
 def _resolved(paths: Iterable[str]) -> Iterator[str]:

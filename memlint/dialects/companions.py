@@ -10,7 +10,7 @@ from contextvars import ContextVar
 from memlint import tracked, work
 from memlint.documents.node import Command, Document, Node, Unresolved
 from memlint.facts.spec import Fact, Missing
-from memlint.files import above, edition, inside, repository_root
+from memlint.files import above, edition, inside, kept, repository_root
 from memlint.named_tuple import NamedTuple
 
 
@@ -48,8 +48,20 @@ def find(reference: str, beside: str) -> str | None:
     """The path of the file ``reference`` as named in the file ``beside``; None where there is none inside.
 
     Looked for from the folder of ``beside``, then from each folder above it up to the root of the repository, and last
-    where the programs are that it starts (:func:`starts`).
+    where the programs are that it starts (:func:`starts`). A check asks for the same modules with each command.
     """
+    known = kept("companions")
+    if known is None:
+        return _looked_for(reference, beside)
+    programs = _started.get(beside, ((), frozenset[str]()))[1]
+    key = reference, beside if programs else os.path.dirname(beside), programs, _spelling.get()
+    if key not in known:
+        known[key] = _looked_for(reference, beside)
+    found: str | None = known[key]
+    return found
+
+
+def _looked_for(reference: str, beside: str) -> str | None:
     folder = os.path.dirname(beside) or "."
     root = repository_root(folder)
     for at in above(folder):

@@ -232,6 +232,8 @@ class Functions(Options):
     def lists_linear_layers(self, function: ast.FunctionDef) -> bool:
         """Whether a function returns the last names of a model's linear layers but its head's, as that of qlora.py does
         (artidoro/qlora 7f4e95a, find_all_linear_names), which programs copy."""
+        if "named_modules" not in self.text:
+            return False
         walks = kind = head = False
         for node in self.walk(function):
             if isinstance(node, ast.Attribute):

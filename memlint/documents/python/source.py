@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import ast
 from itertools import accumulate
-from typing import Any
+from typing import Any, cast
 
-from memlint import work
+from memlint import files, work
 from memlint.documents.lines import Lines
 from memlint.documents.merge import moved
 from memlint.documents.node import Fault, Faults, Keys, Node, Span, Unresolved
@@ -14,6 +14,8 @@ from memlint.documents.node import Fault, Faults, Keys, Node, Span, Unresolved
 MAX_DEPTH = 60  # of expressions; of blocks within blocks; of values within values
 
 MAX_NODES = 100_000
+
+MOST_TREES = 48  # that are kept; one of a thousand lines takes some 1.4 MiB
 
 _BLOCK = 1_024  # bytes of a long line that are counted at once
 
@@ -37,12 +39,22 @@ class Reading:
     def parse(self, path: str, text: str) -> ast.Module | None:
         import warnings
 
+        # A program is followed anew with the options of each command that starts it; its tree stays as it is.
+        kept = files.kept("syntax trees")
+        if kept is not None and text in kept:
+            work.meter().spend_again(work.to_parse(text), "reading Python")
+            kept[text] = found = kept.pop(text)
+            return cast(ast.Module, found)
         work.spend(work.to_parse(text), "reading Python")
-
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # invalid escapes are the config's business
-                return ast.parse(text)
+                tree = ast.parse(text)
+            if kept is not None:
+                kept[text] = tree
+                if len(kept) > MOST_TREES:
+                    del kept[next(iter(kept))]
+            return tree
         except SyntaxError as error:
             line = error.lineno or 1
             column = max(error.offset or 1, 1)
