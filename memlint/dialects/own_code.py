@@ -12,12 +12,12 @@ import hashlib
 import os
 import re
 import sys
-import warnings
 from collections import deque
 from collections.abc import Iterator
 
-from memlint import files, work
+from memlint import files
 from memlint.dialects import companions
+from memlint.documents.python.source import Reading
 from memlint.facts.spec import OnTop
 from memlint.named_tuple import NamedTuple
 
@@ -65,7 +65,7 @@ def module(path: str) -> Module | None:
         key = (path, status.st_mtime_ns, status.st_size)
         if key not in _modules:
             if len(_modules) >= _MOST_KEPT:
-                _modules.clear()
+                del _modules[next(iter(_modules))]
             _modules[key] = _read(path, load.read_text(path) if status.st_size <= MAX_BYTES else "")
     except (OSError, load.Unreadable):
         return None
@@ -73,12 +73,8 @@ def module(path: str) -> Module | None:
 
 
 def _read(path: str, text: str) -> Module | None:
-    work.spend(work.to_parse(text), "reading Python")
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            tree = ast.parse(text)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
+    tree = Reading().parse(path, text)
+    if tree is None:
         return None
     classes: dict[str, ast.ClassDef] = {}
     imported: dict[str, tuple[str, str]] = {}

@@ -257,6 +257,9 @@ def _own_loop(path: str, text: str, options: Mapping[str, Node], is_started: boo
     from memlint.documents.programs import training_loops
 
     cells, repository = _read_with(path, text)
+    code = text if cells is None else cells.text
+    if not options and not is_started and not training_loops.does_something(path, code):
+        return None
     found = training_loops.read(path, text, options, cells, repository)
     script = loop_scripts.script(found, path)
     if script is None or options or is_started or not found.program.parses:

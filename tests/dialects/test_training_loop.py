@@ -11,6 +11,7 @@ import pytest
 from memlint import check, work
 from memlint.dialects import registry
 from memlint.documents.load import load
+from memlint.documents.programs import training_loops
 from memlint.facts.spec import OnTop, TrainingSpec
 
 HEAD = """\
@@ -616,3 +617,21 @@ def test_a_class_method_that_a_program_does_not_have_is_a_librarys(tmp_path: Pat
     (tmp_path / "run.sh").write_text("python train.py --learning_rate 1 --epochs 2\n", encoding="utf-8")
     spec = run(tmp_path, script, "accelerate launch train.py --learning_rate 1")
     assert spec.architecture_at_least == ""
+
+
+@pytest.mark.parametrize(
+    ("text", "does"),
+    [
+        pytest.param("import torch\nclass A:\n    pass\ndef f():\n    g()\n", False, id="it only defines"),
+        pytest.param("import logging\nlogger = logging.getLogger(__name__)\nX = [1]\n", False, id="a logger"),
+        pytest.param("try:\n    import a\nexcept ImportError:\n    a = None\n", False, id="what may not be there"),
+        pytest.param("def main():\n    pass\nif __name__ == '__main__':\n    main()\n", True, id="its own end"),
+        pytest.param("def main():\n    pass\nresult = main()\n", True, id="what a function of its own makes"),
+        pytest.param("for x in y:\n    pass\n", True, id="a loop"),
+        pytest.param("with x:\n    pass\n", True, id="a with statement"),
+        pytest.param("trainer.train()\n", True, id="a call"),
+        pytest.param("x = (\n", False, id="no Python"),
+    ],
+)
+def test_a_module_that_only_defines_is_not_followed(text: str, does: bool) -> None:
+    assert training_loops.does_something("a.py", text) is does

@@ -47,7 +47,7 @@ from memlint.documents.programs.turn import (
     number_of,
 )
 from memlint.documents.python.scope import Returned, Scope, targets
-from memlint.documents.python.source import Stop
+from memlint.documents.python.source import Reading, Stop
 from memlint.documents.python.statements import STATEMENT
 
 if TYPE_CHECKING:
@@ -74,6 +74,29 @@ def read(
     """Follow a program that is started with these options, through its training loops. Raises OutOfWork."""
     state = State(options, repository)
     return Loops(program.follow(_Looped, state, path, text, cells), tuple(state.loops))
+
+
+def does_something(path: str, text: str) -> bool:
+    """Whether a module calls or repeats anything when it is imported: most of a library's only define. Raises
+    OutOfWork."""
+    tree = Reading().parse(path, text)
+    waiting: list[ast.stmt] = [] if tree is None else list(tree.body)
+    own = {node.name for node in waiting if isinstance(node, ast.FunctionDef)}
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, (ast.For, ast.AsyncFor, ast.While, ast.With, ast.AsyncWith)):
+            return True
+        if isinstance(node, ast.Expr) and isinstance(node.value, (ast.Call, ast.Await)):
+            return True
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call):  # of a logger, or of what trains
+            function = node.value.func
+            if isinstance(function, ast.Name) and function.id in own:
+                return True
+        if isinstance(node, ast.If):
+            waiting += [*node.body, *node.orelse]
+        elif isinstance(node, ast.Try):
+            waiting += [*node.body, *node.orelse, *node.finalbody]
+    return False
 
 
 class _Looped(Objects):

@@ -15,7 +15,7 @@ MAX_DEPTH = 60  # of expressions; of blocks within blocks; of values within valu
 
 MAX_NODES = 100_000
 
-MOST_TREES = 48  # that are kept; one of a thousand lines takes some 1.4 MiB
+MOST_KEPT = 3_000_000  # characters of programs whose trees are kept; a tree takes some forty times its text
 
 _BLOCK = 1_024  # bytes of a long line that are counted at once
 
@@ -52,7 +52,7 @@ class Reading:
                 tree = ast.parse(text)
             if kept is not None:
                 kept[text] = tree
-                if len(kept) > MOST_TREES:
+                while sum(map(len, kept)) > MOST_KEPT and len(kept) > 1:
                     del kept[next(iter(kept))]
             return tree
         except SyntaxError as error:
