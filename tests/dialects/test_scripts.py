@@ -442,6 +442,17 @@ def test_options_that_a_script_declares_itself_mean_what_it_makes_of_them(tmp_pa
     assert Path(batch.node.span.path).name == "own.json"
 
 
+def test_a_tokenizer_that_a_condition_chooses_cuts_at_its_length_all_the_same(tmp_path: Path) -> None:
+    """LLM-Adapters': the class of the tokenizer goes by the model's type, and its length was not stated."""
+    (tmp_path / "own.json").write_text(SETTINGS, encoding="utf-8")
+    chosen = (
+        'if model.config.model_type == "llama":\n    tokenizer = LlamaTokenizer.from_pretrained("a")\n'
+        'else:\n    tokenizer = AutoTokenizer.from_pretrained("a")\n'
+    )
+    script = DECLARES.replace("def cut(", chosen + "def cut(") + "Trainer(model=model, args=settings).train()\n"
+    assert run(tmp_path, script, "python train.py")["sequence_length"] == 700
+
+
 def test_a_module_of_the_repository_may_make_the_trainer(tmp_path: Path) -> None:
     (tmp_path / "own.json").write_text(SETTINGS, encoding="utf-8")
     body = "".join(f"    {line}\n" for line in (DECLARES + "Trainer(model=model, args=settings).train()").splitlines())

@@ -50,6 +50,7 @@ _READERS = {
 
 _SIGNATURES = ("inspect.signature", "signature")
 
+_TOKENIZERS = ("tokenizer", "tok", "processor")
 MAPS = ("map", "with_transform", "set_transform")
 
 _RELEASE = re.compile(r"(?:[\w.]*(?:parse|Version)\()?\w+\.__version__\)?")
@@ -322,7 +323,9 @@ class Followed(Functions):
             self.value(function.value, "", scope, depth)  # ``Trainer(...).train()``
         elif isinstance(function, ast.Name):
             made = scope.find(name)
-            if made is not None and target_of(made) and name not in self.state.bases_of:  # a tokenizer, called
+            # A tokenizer, called; whichever it is, where a condition decides.
+            is_one = made is not None and (target_of(made) or (made.is_unresolved and name in _TOKENIZERS))
+            if is_one and name not in self.state.bases_of:
                 return self.description(node, keys, scope, depth)
         return super().call(node, keys, scope, depth)
 
