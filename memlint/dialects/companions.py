@@ -128,16 +128,24 @@ def elsewhere(reference: str, beside: str) -> str | None:
     return None
 
 
+_FROM_HERE = ("./", "../")
 _CONFIGS = (".json", ".yaml", ".yml", ".toml")
 
 
 def settle(command: Command, document: Document) -> None:
-    """Give a command's words that end as one file of the repository does that file, where what they begin with is the
-    folder of the repository, which only the shell finds (``$(cd "$(dirname "$0")/.." && pwd)/configs/zero3.json``)."""
+    """Give a command's words that end as one file of the repository does that file, where what they begin with is a
+    folder that only the shell finds (``$(git rev-parse --show-toplevel)/configs/zero3.json``), or the script's own, and
+    the file is not there: who moves a script leaves it behind."""
     trees = (command.options, *command.words, *(launcher.options for launcher in command.launchers))
     known: tuple[str, ...] | None = None
     for node in (node for tree in trees for node in tree.walk()):
         ending = node.value.ending if isinstance(node.value, Unresolved) else ""
+        if (
+            isinstance(node.value, str)
+            and node.value.startswith(_FROM_HERE)
+            and find(node.value, document.path) is None
+        ):
+            ending = f"/{node.value.lstrip('./')}"
         if not ending.endswith(_CONFIGS) or ending[:1] != "/" or ending.count("/") < 2:
             continue
         if known is None:

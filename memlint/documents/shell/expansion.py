@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Sequence
 from itertools import islice
 from typing import Any
 
 from memlint import work
-from memlint.documents.shell import arithmetic, braces
+from memlint.documents.shell import arithmetic, braces, folders
 from memlint.documents.shell.literals import ansi, held, literal, unknown, written
 from memlint.documents.shell.tree import EXPANSIONS, WORD_ACTIVE, start_of, topmost
 from memlint.documents.shell.variables import Environment, Variable
@@ -176,7 +177,17 @@ class Expander:
         body = self._cat_heredoc(node, source)
         if body is not None:
             return used(body, source.chain(start, end), quoted)
+        folder = folders.output(source.text[start:end], os.path.basename(source.path), self._held)
+        if folder is not None:
+            return written(source, start, end, folder, quoted)
         return [unknown(source, start, end, "the output of a command", quoted)]
+
+    def _held(self, name: str) -> str | None:
+        """What a variable holds, where that is known and not nothing."""
+        variable = self.environment.get(name)
+        if variable is None or variable.items is not None or reason_of(variable.pieces):
+            return None
+        return text_of(variable.pieces) or None
 
     def _arithmetic(self, node: Any, source: Source, quoted: bool, start: int, end: int) -> Items:
         lead, tail = (3, 2) if source.text.startswith("$((", start) else (2, 1)
