@@ -37,7 +37,7 @@ WORDS: tuple[tuple[re.Pattern[str], str], ...] = tuple(
         ),
         # What names the part that trains says that the rest does not, and so does what freezes the model itself.
         (
-            r"unfrozen|unfreeze|trainable|(?:delta|peft|adapter)_(?:type|method)|(?:freeze|frozen)_(?:l?lm|model|backbone|decoder|language|base|transformer)",
+            r"unfrozen|unfreeze|trainable|spectrum|(?:delta|peft|adapter)_(?:type|method)|(?:freeze|frozen)_(?:l?lm|model|backbone|decoder|language|base|transformer)",
             PART,
         ),
         (r"freeze|frozen|freezing", "what trains"),

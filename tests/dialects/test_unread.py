@@ -65,7 +65,14 @@ def test_a_config_that_shares_the_run_in_a_way_of_its_own_has_no_estimate_either
 
 
 @pytest.mark.parametrize(
-    "option", ["--freeze_lm True", "--unfrozen_modules deltas", "--trainable_layers 2", "--delta_type lora"]
+    "option",
+    [
+        "--freeze_lm True",
+        "--unfrozen_modules deltas",
+        "--trainable_layers 2",
+        "--delta_type lora",
+        "--spectrum_path a.yaml",
+    ],
 )
 def test_a_program_that_chooses_what_trains_has_no_estimate(option: str, tmp_path: Path) -> None:
     """OpenDelta's `unfrozen_modules` beside adapters of its own: all of GPT-J was taken to train, and told OOM."""
