@@ -310,9 +310,9 @@ def _doubt(program: Program, path: str, said: Mapping[str, Node]) -> str:
         if name in program.doubts and key not in said:
             return f"{path}: whether it calls {name} depends on line {program.doubts[name]}, which is not known"
     for call in program.calls:
-        adapter = _adapter(call, program)
-        if name_of(adapter) not in ("", "LoraConfig"):
-            return f"{path}: line {call.span.line}: of the adapters of PEFT {name_of(adapter)} is not described"
+        adapter = name_of(_adapter(call, program))
+        if adapter.endswith("Config") and adapter != "LoraConfig":  # what else makes one may make LoRA's
+            return f"{path}: line {call.span.line}: of the adapters of PEFT {adapter} is not described"
         given = argument(call, "model", 0) if name_of(call) == "get_peft_model" else None
         if given is not None and isinstance(given.value, Unresolved) and _PART.fullmatch(given.value.text):
             what = (

@@ -247,6 +247,12 @@ def test_adapters_that_are_not_described_leave_no_estimate(tmp_path: Path, lines
     assert "of the adapters of PEFT IA3Config is not described" in spec.unknown_reason
 
 
+@pytest.mark.parametrize("made", ["get_peft_config(args)", "LoraConfig.from_pretrained('a')", "config", "None"])
+def test_what_may_make_the_config_of_lora_leaves_the_estimate(tmp_path: Path, made: str) -> None:
+    lines = f"from trl import get_peft_config\n{PARSED}{MODEL}SFTTrainer(model=model, args=args, peft_config={made})\n"
+    assert run(tmp_path, lines).unknown_reason == ""
+
+
 def test_a_script_without_options_is_a_run_by_itself(tmp_path: Path) -> None:
     run(
         tmp_path,
