@@ -154,14 +154,14 @@ class Gathered:
 def check_elsewhere(pile: Pile, connection: Connection, task: Task) -> None:
     """Check shares of the files, and send what comes of it. Nothing is said: the check itself will say it."""
     import signal
+
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the check, which ends this process
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    sys.stdout = sys.stderr = open(os.devnull, "w")  # noqa: SIM115  (as long as the process)
     from concurrent.futures import ThreadPoolExecutor
 
     from memlint.check import outcomes
     from memlint.estimates import EqualRuns, kept_in
-
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the check, which ends this process
-    sys.stdout = sys.stderr = open(os.devnull, "w")  # noqa: SIM115  (as long as the process)
 
     def numbers() -> Iterator[list[int]]:
         while share := pile.share():
