@@ -63,9 +63,9 @@ class Judge:
         # A prediction that a new measurement is held against knows nothing of old ones.
         measured = self._measurements(path) if spec.family and asked.lint and asked.measure is None else ()
         estimates = invocation.equal_runs.estimates(spec, allowed.gpu, measured)
+        spans = asked.spans or allowed.size_bytes is not None or bool(allowed.gpu)
         if spec.family and asked.lint:
             try:
-                spans = asked.spans or allowed.size_bytes is not None or bool(allowed.gpu)
                 estimate = _with_unread(estimates.own(asked.formulas, spans), spec)
             except _unknown_model() as error:
                 spec.unknown_reason = spec.unknown_reason or str(error)
@@ -75,7 +75,7 @@ class Judge:
             except Exception as error:
                 findings.append(invocation.internal(path, "the estimate", error))
                 spec.unknown_reason = FAILED
-        part = self._partial(spec, measured, allowed) if estimate is None and asked.lint else None
+        part = self._partial(spec, measured, allowed, spans) if estimate is None and asked.lint else None
         judged: list[RuleInfo] = []
         if asked.lint:
             run = Run(
@@ -107,7 +107,9 @@ class Judge:
         if asked.each is not None:
             asked.each(report, spec, estimates, settings)
 
-    def _partial(self, spec: TrainingSpec, measured: Sequence[Measurement], allowed: Allowance) -> Partial | None:
+    def _partial(
+        self, spec: TrainingSpec, measured: Sequence[Measurement], allowed: Allowance, spans: bool
+    ) -> Partial | None:
         if not spec.family or spec.derivation is None or spec.unknown_reason == FAILED:
             return None
         from memlint.partial import at_least, partial
@@ -119,7 +121,7 @@ class Judge:
         try:
             with work.limited(work.meter().left // 2):  # the rest is for what the rules ask
                 try:
-                    found = partial(spec, lambda stated: estimates(stated).own(), allowed.size_bytes)
+                    found = partial(spec, lambda stated: estimates(stated).own(spans=spans), allowed.size_bytes)
                 except _unknown_model() as error:  # to state what is not stated would not be enough
                     spec.unknown_reason, found = str(error), None
                 return found or at_least(
