@@ -171,7 +171,8 @@ class _Checker:
             )
             for run in seen.runs
         ]
-        return seen._replace(runs=tuple(runs), crashed=seen.crashed or again.crashed)
+        errors = tuple(dict.fromkeys((*seen.errors, *again.errors)))
+        return seen._replace(runs=tuple(runs), crashed=seen.crashed or again.crashed, errors=errors)
 
     def settings_at(self, path: str) -> Settings | None:
         """The settings in force for a path; None, and an error in the report, where the tree's own cannot be used."""

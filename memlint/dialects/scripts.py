@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from memlint.dialects import companions, own_code
 from memlint.dialects import unsloth_calls as unsloth
 from memlint.documents.node import Command, Document, Node, Span, Unresolved
-from memlint.documents.programs.call_nodes import argument, name_of, target_of, values_of
+from memlint.documents.programs.call_nodes import TOKENIZERS, argument, name_of, target_of, values_of
 from memlint.facts.spec import OnTop
 from memlint.named_tuple import NamedTuple
 
@@ -64,7 +64,7 @@ _OF_ADAPTERS = {
 }
 # What programs call a tokenizer, and the keys that say how long a sample may be.
 _TOKENIZES = re.compile(
-    r"(?:^|[._])(?:tokenizer|tok|processor)(?:\.(?:__call__|encode|encode_plus|batch_encode_plus))?$"
+    rf"(?:^|[._])(?:{'|'.join(TOKENIZERS)})(?:\.(?:__call__|encode|encode_plus|batch_encode_plus))?$"
 )
 _LENGTHS = ("max_seq_length", "max_length", "model_max_length", "block_size", "max_prompt_length")
 _PEFT = re.compile(r"PeftModel\w*\.from_pretrained$")
@@ -312,7 +312,7 @@ def _doubt(program: Program, path: str, said: Mapping[str, Node]) -> str:
     for call in program.calls:
         adapter = name_of(_adapter(call, program))
         if adapter.endswith("Config") and adapter != "LoraConfig":  # what else makes one may make LoRA's
-            return f"{path}: line {call.span.line}: of the adapters of PEFT {adapter} is not described"
+            return f"{path}: line {call.span.line}: {name_of(call)} is given {adapter}, which is not described"
         given = argument(call, "model", 0) if name_of(call) == "get_peft_model" else None
         if given is not None and isinstance(given.value, Unresolved) and _PART.fullmatch(given.value.text):
             what = (

@@ -63,7 +63,8 @@ def prepare(spec: TrainingSpec) -> None:
 
 def beside(spec: TrainingSpec, tower: Fact) -> str:
     """Why the model is not known; the decoder is a bound where its program is such a copy."""
-    why = f"{tower.key} {tower.value}: a vision tower joined to a language model by the script's own code"
+    what = "a vision tower" if spec.fact(tower.name) == tower else "a tower"
+    why = f"{tower.key} {tower.value}: {what} joined to a language model by the script's own code"
     if not is_copy(spec):
         lm.put(spec, "model_class", "vision_language", tower)
         return why

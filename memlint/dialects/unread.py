@@ -37,7 +37,8 @@ WORDS: tuple[tuple[re.Pattern[str], str], ...] = tuple(
         ),
         # What names the part that trains says that the rest does not, and so does what freezes the model itself.
         (
-            r"unfrozen|unfreeze|trainable|spectrum|(?:delta|peft|adapter)_(?:type|method)|(?:freeze|frozen)_(?:l?lm|model|backbone|decoder|language|base|transformer)",
+            r"unfrozen|unfreeze|trainable|spectrum|(?:delta|peft|adapter)_(?:type|method)"
+            r"|(?:freeze|frozen)_(?:l?lm|model|backbone|decoder|language|base|transformer)",
             PART,
         ),
         (r"freeze|frozen|freezing", "what trains"),
@@ -120,7 +121,7 @@ _OWN_WAYS = {SHARING: "shares the run in a way of its own", PART: "chooses itsel
 
 def own_way(spec: TrainingSpec) -> str:
     """Why it is not known how devices share a run of the Trainer's or of TRL's keys, or what of the model trains; ""
-    where nothing unread says so. Both libraries are shared by accelerate or DeepSpeed and train what is not given
-    adapters whole, and take no key for either but theirs."""
+    where nothing unread says so. Both libraries leave the sharing to accelerate or DeepSpeed, and train the whole model
+    unless it has adapters: they have no keys of their own for either."""
     one = next((one for one in unread(spec) if one.decides in _OWN_WAYS), None)
     return "" if one is None else f"{one.name} {one.value}: the program {_OWN_WAYS[one.decides]}"

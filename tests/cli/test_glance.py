@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from memlint import work
 from memlint.check import check_paths
 from memlint.plugin import Run
 from memlint.reports.overview import looked_at
@@ -83,6 +84,21 @@ def test_the_few_runs_that_are_told_one_by_one_are_told_whole(tmp_path: Path) ->
     glance, whole = check_paths(paths, Resolver({}), details=False, closer=looked_at), check_paths(paths, Resolver({}))
     assert glance.runs == whole.runs
     assert glance.runs[0].findings[0].fixes
+
+
+def test_a_closer_look_that_no_work_is_left_for_is_said(tmp_path: Path) -> None:
+    """The check ended with exit code 2, and no word why."""
+    paths = folder(tmp_path, 5)
+
+    def closer(report: Report) -> list[str]:
+        work.meter().left = 0
+        return [run.path for run in report.runs]
+
+    seen = check_paths(paths, Resolver({}), details=False, closer=closer)
+    assert seen.crashed
+    assert len(seen.runs) == 5
+    [(_, why)] = seen.errors
+    assert why.startswith("this file and 4 more after it are not checked")
 
 
 def test_a_verdict_takes_all_of_the_interval(tmp_path: Path) -> None:

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from memlint import check
+from memlint import check, files
+from memlint.dialects import companions
 
 TRAIN = (
     "torchrun --nproc_per_node 1 run_clm.py --model_name_or_path {} --per_device_train_batch_size {} --block_size 64"
@@ -159,3 +160,24 @@ def test_a_script_that_asks_for_its_model_has_the_runs_that_a_document_calls_it_
     assert [(one.run, one.model_name) for one in found] == [(run, model) for run, model, _ in expected]
     if expected[0][1]:
         assert [one.facts["micro_batch_size"].value for one in found] == [batch for *_, batch in expected]
+
+
+def test_where_a_file_lies_is_looked_up_once_a_check(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "inner").mkdir()
+    (tmp_path / "model.py").write_text("x = 1\n", encoding="utf-8")
+    looked: list[str] = []
+    looked_for = companions._looked_for
+
+    def counted(reference: str, beside: str) -> str | None:
+        looked.append(reference)
+        return looked_for(reference, beside)
+
+    monkeypatch.setattr(companions, "_looked_for", counted)
+    with files.named([str(tmp_path)]):
+        for name in ("a.py", "b.py"):
+            for reference in ("model.py", "gone.py"):
+                found = companions.find(reference, str(tmp_path / "inner" / name))
+                assert found == (str(tmp_path / "model.py") if reference == "model.py" else None)
+        assert looked == ["model.py", "gone.py"]
+    companions.find("model.py", str(tmp_path / "inner" / "a.py"))
+    assert len(looked) == 3

@@ -244,7 +244,7 @@ def test_adapters_that_are_not_described_leave_no_estimate(tmp_path: Path, lines
     """All of the model's parameters were taken to train: of an 8B model 129 GiB."""
     spec = run(tmp_path, f"from peft import IA3Config\n{PARSED}{MODEL}{lines}\n")
     assert spec.architecture is None
-    assert "of the adapters of PEFT IA3Config is not described" in spec.unknown_reason
+    assert "is given IA3Config, which is not described" in spec.unknown_reason
 
 
 @pytest.mark.parametrize("made", ["get_peft_config(args)", "LoraConfig.from_pretrained('a')", "config", "None"])

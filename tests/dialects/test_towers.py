@@ -77,5 +77,5 @@ def test_a_copy_s_own_option_names_a_tower_as_well(option: str, tmp_path: Path) 
     found = run(tmp_path, f"--vision_tower '' {option} LanguageBind/LanguageBind_Image --tune_mm_mlp_adapter True")
     assert found.estimate is None
     assert found.partial is None
-    assert why_unknown(found).startswith(f"{option} LanguageBind/LanguageBind_Image: a vision tower joined to")
+    assert why_unknown(found).startswith(f"{option} LanguageBind/LanguageBind_Image: a tower joined to")
     assert run(tmp_path, f"--vision_tower '' {option} a/b").partial is not None

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import ast
-from ast import parse
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -12,8 +11,9 @@ from hypothesis import strategies as st
 
 from memlint import files, work
 from memlint.documents.load import load
-from memlint.documents.node import Document, Unresolved
+from memlint.documents.node import Document, Node, Unresolved
 from memlint.documents.python import reader as python
+from memlint.documents.python.source import Reading
 from tests.effort import MOST_LINES, counted_lines
 
 from .conftest import check_paths, node_at, same, text_at
@@ -445,21 +445,35 @@ def test_what_others_have_drawn_in_is_read_once_and_is_the_same(
         with work.limited(work.FILE_STEPS) as meter:
             document = load(str(folder / name))
         alone[name] = document, meter.used
-    parsed = []
-    with (
-        files.named([str(folder)]),
-        mock.patch.object(ast, "parse", lambda text: (parsed.append(text), parse(text))[1]),
-    ):
+    followed: list[str] = []
+    run = python.Module.run
+
+    def counted(module: python.Module, tree: ast.Module) -> Node:
+        followed.append(module.path)
+        return run(module, tree)
+
+    with files.named([str(folder)]), mock.patch.object(python.Module, "run", counted):
         for name in order:
             with work.limited(work.FILE_STEPS, whole_file=True) as meter:
                 document = load(str(folder / name))
             expected, steps = alone[name]
             assert repr(document) == repr(expected)
             assert meter.used == steps
-    # Beside the files themselves; what is wrong in a file is found with each that draws it in.
-    once = [text for name, text in PACKAGE.items() if "data.py" in name or "size.py" in name or name == "b.py"]
-    for text in once:
-        assert parsed.count(text) <= 2 + 1
+    # Each is itself in the order twice; what is wrong in a file is found with each that draws it in.
+    for name in ("common/data.py", "common/size.py", "b.py"):
+        assert followed.count(str(folder / name)) <= 2 + 1
+
+
+def test_a_syntax_tree_is_made_once_and_charged_each_time(tmp_path: Path) -> None:
+    text = "a = 1\nb = [a, 2]\n"
+    with files.named([str(tmp_path)]), work.limited(work.FILE_STEPS) as meter:
+        first = Reading().parse("a.py", text)
+        once = meter.used
+        assert Reading().parse("b.py", text) is first
+        assert (meter.used, meter.again) == (2 * once, once)
+        with files.edited({str(tmp_path / "a.py"): text}):
+            assert Reading().parse("a.py", text) is not first
+    assert Reading().parse("a.py", text) is not first
 
 
 def test_what_others_have_drawn_in_is_read_again_where_a_text_is_edited(tmp_path: Path) -> None:

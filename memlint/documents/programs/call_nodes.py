@@ -6,6 +6,9 @@ from __future__ import annotations
 
 from memlint.documents.node import Node
 
+# What programs call their tokenizers, by which a call of one is told.
+TOKENIZERS = ("tokenizer", "tok", "processor")
+
 
 def values_of(node: Node | None) -> dict[str, Node]:
     return node.value if node is not None and isinstance(node.value, dict) else {}

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from memlint.documents.arithmetic import Unknown
 from memlint.documents.node import Document, Keys, Node, Span, Unresolved
 from memlint.documents.programs import class_parsers
-from memlint.documents.programs.call_nodes import target_of, values_of
+from memlint.documents.programs.call_nodes import TOKENIZERS, target_of, values_of
 from memlint.documents.programs.functions import Functions
 from memlint.documents.programs.options import GIVEN, PARSED
 from memlint.documents.programs.state import ALONE, Repository, State
@@ -50,7 +50,6 @@ _READERS = {
 
 _SIGNATURES = ("inspect.signature", "signature")
 
-_TOKENIZERS = ("tokenizer", "tok", "processor")
 MAPS = ("map", "with_transform", "set_transform")
 
 _RELEASE = re.compile(r"(?:[\w.]*(?:parse|Version)\()?\w+\.__version__\)?")
@@ -324,7 +323,7 @@ class Followed(Functions):
         elif isinstance(function, ast.Name):
             made = scope.find(name)
             # A tokenizer, called; whichever it is, where a condition decides.
-            is_one = made is not None and (target_of(made) or (made.is_unresolved and name in _TOKENIZERS))
+            is_one = made is not None and (target_of(made) or (made.is_unresolved and name in TOKENIZERS))
             if is_one and name not in self.state.bases_of:
                 return self.description(node, keys, scope, depth)
         return super().call(node, keys, scope, depth)

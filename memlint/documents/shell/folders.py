@@ -1,7 +1,7 @@
 """Where a script lies, as scripts find that out: ``$(cd "$(dirname "$0")/.." && pwd)`` and its relatives.
 
-The folder of a script is ``.`` here, as who names files beside it means them (the commands of a script are looked up
-from its folder), and what bash would print is that folder's absolute path.
+The folder of a script is ``.`` here: the files that its commands name are looked for from there. Bash prints the
+absolute path of that folder.
 """
 
 from __future__ import annotations
