@@ -87,7 +87,7 @@ class Made:
 
 
 # What is asked of a run.
-OWN, NEWEST, TOTALS, WHOLE = "own", "newest", "totals", "whole"
+OWN, NEWEST, TOTALS, WITHIN, WHOLE = "own", "newest", "totals", "within", "whole"
 ALLOCATED, SAVED, PACKED, FIRST_PASS, STATES = "allocated", "saved", "packed", "first pass", "states"
 _OF_STATES = ("parameters", "gradients", "optimizer")
 
@@ -228,17 +228,32 @@ class Estimates:
 
     def totals(self, changed: TrainingSpec) -> Estimate:
         """Without components. Raises models.UnknownModel."""
-        made, changes = self._made, _changes(self.spec, changed)
+        return self._made.answer((TOTALS, _changes(self.spec, changed)), lambda: self._totals(changed))
 
-        def make() -> Estimate:
-            if (alike := made.alike(changes)) is not None:
-                return alike
-            same = made.recordings if _same_step(self.spec, changed) else None
-            if not same and made.asked is not None and _same_step(made.asked[0], changed):
-                same = [made.asked[1]]
-            return self._estimate(changed.watched(made.read), detailed=False, recordings=same)
+    def totals_within(self, changed: TrainingSpec, most_reserved_bytes: int) -> Estimate | None:
+        """``totals(changed)``, None for a run that reserves more: which is seen as soon as it does. Raises
+        models.UnknownModel."""
+        from memlint.tape.allocator import ReservesMore
 
-        return made.answer((TOTALS, changes), make)
+        def make() -> Estimate | None:
+            try:
+                return self._totals(changed, most_reserved_bytes)
+            except ReservesMore:
+                return None
+
+        changes = _changes(self.spec, changed)
+        found = self._made.answer((WITHIN, (changes, most_reserved_bytes)), make)
+        return None if found is None else self._made.answer((TOTALS, changes), lambda: found)
+
+    def _totals(self, changed: TrainingSpec, most_reserved_bytes: int | None = None) -> Estimate:
+        made = self._made
+        if (alike := made.alike(_changes(self.spec, changed))) is not None:
+            return alike
+        same = made.recordings if _same_step(self.spec, changed) else None
+        if not same and made.asked is not None and _same_step(made.asked[0], changed):
+            same = [made.asked[1]]
+        watched = changed.watched(made.read)
+        return self._estimate(watched, detailed=False, recordings=same, most_reserved_bytes=most_reserved_bytes)
 
     def whole(self, changed: TrainingSpec) -> Estimate:
         """With components. Raises models.UnknownModel."""
@@ -397,12 +412,13 @@ def estimate_spec(
     measurements: Sequence[Measurement] = (),
     recordings: list[Recording] | None = None,
     templates: Templates | None = None,
+    most_reserved_bytes: int | None = None,
 ) -> Estimate:
     """The estimate of one run on a card ("" for none in particular). Raises models.UnknownModel.
 
     Without ``detailed`` it has totals only: what a what-if needs. ``measurements`` of its config narrow it.
     ``recordings``: the recording of this very step, or a place to leave it for later. ``templates``: those of runs with
-    other sizes.
+    other sizes. Raises ReservesMore for a run that reserves more than ``most_reserved_bytes``.
     """
     from memlint import models
     from memlint.facts.spec import ASSUMED
@@ -421,6 +437,7 @@ def estimate_spec(
         engine_share=float(spec.get("engine_share") or 0.0),
         engine_beside=None if beside is None else tuple(beside),
         processes=int(spec.get("processes_per_device") or 1),
+        most_reserved_bytes=most_reserved_bytes,
     )
     if isinstance(spec.get("allocator_conf"), str):
         # What torch would reject is MEM602's to say; the figures are then those of the defaults.

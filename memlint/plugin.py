@@ -132,6 +132,7 @@ class Run:
                one after the other: no edits where the family has no keys
     saved      TrainingSpec -> bytes that autograd holds at the end of forward, the quick half of an estimate
     allocated  TrainingSpec -> the estimate's allocated_bytes, without what the allocator makes of them
+    within     (TrainingSpec, bytes) -> ``estimator``'s; None for one that reserves more, which is quicker to see
     packed     () -> what the run's reserved bytes cannot be less than, whatever the allocator's settings
     first_pass () -> most bytes live until the second micro-batch begins; 0 where there is none, or that is not known
     whole      TrainingSpec -> the estimate with all that its interval is made of, where ``estimator`` gives totals
@@ -154,6 +155,7 @@ class Run:
         options: dict[str, Any] | None = None,
         saved: Callable[[TrainingSpec], int] | None = None,
         allocated: Callable[[TrainingSpec], int] | None = None,
+        within: Callable[[TrainingSpec, int], Estimate | None] | None = None,
         packed: Callable[[], int] | None = None,
         first_pass: Callable[[], int] | None = None,
         whole: Callable[[TrainingSpec], Estimate] | None = None,
@@ -174,7 +176,8 @@ class Run:
         self._spell = spell
         self._saved = saved or (lambda changed: estimator(changed).saved_bytes)
         self._allocated = allocated or (lambda changed: estimator(changed).allocated_bytes)
-        self._packed = packed
+        self._within = within or (lambda changed, _: estimator(changed))
+        self._packed = packed or (lambda: estimate.allocated_bytes if estimate else 0)
         self._first_pass = first_pass
         self._whole = whole
         self._again = again
@@ -341,12 +344,19 @@ class Run:
 
     def saved_if(self, changes: Mapping[Name, Any], share: float) -> int:
         """Bytes of the device peak that such changes save; 0 where they are less than this share of it. What that can
-        be at most is asked first."""
+        be at most is asked first, and the allocator is simulated no further than until too much is reserved."""
         if self.estimate is None:
             return 0
-        before = self.estimate.device_bytes
-        if not self.is_large(before - self.least_if(changes), share):
+        before, only_allocator = self.estimate.device_bytes, set(changes) == {"allocator_conf"}
+        least = before - self.estimate.reserved_bytes + self._packed() if only_allocator else self.least_if(changes)
+        if not self.is_large(before - least, share):
             return 0
+        key, spec = self._changed(changes)
+        if only_allocator and key not in self._memo:
+            found = self._within(spec, int(self.estimate.reserved_bytes - share * before))
+            if found is None:
+                return 0
+            self._memo[key] = found
         saved = before - self.what_if(changes).device_bytes
         return saved if self.is_large(saved, share) else 0
 
@@ -365,14 +375,6 @@ class Run:
         if self._first_pass is None or waits or (self.value("parallelism.pipeline") or 1) > 1:
             return 0
         return self._first_pass()
-
-    @property
-    def packed_device_bytes(self) -> int:
-        """What the device peak cannot be less than, however the allocator cuts its segments; 0 without an estimate."""
-        if self.estimate is None:
-            return 0
-        packed = self.estimate.allocated_bytes if self._packed is None else self._packed()
-        return self.estimate.device_bytes - self.estimate.reserved_bytes + packed
 
     def growth(self, name: Name) -> Growth | None:
         """How the bytes that autograd keeps grow with a numeric fact, measured by re-estimating.

@@ -68,11 +68,9 @@ class Fragmentation(Rule):
         lost = run.estimate.component_bytes("fragmentation")
         if not run.is_large(lost, WASTE_SHARE):
             return
-        if not run.is_large(run.estimate.device_bytes - run.packed_device_bytes, WASTE_SHARE):
-            return  # no setting saves as much
         changes: dict[Name, Any] = {"allocator_conf": EXPANDABLE}
-        saved = run.estimate.device_bytes - run.what_if(changes).device_bytes
-        if not run.is_large(saved, WASTE_SHARE):
+        saved = run.saved_if(changes, WASTE_SHARE)
+        if not saved:
             return
         fixes = [run.fix(levers.describe(run, changes), SAFE, changes)] if run.edits(changes) else []
         notes = [] if fixes else [f"set PYTORCH_ALLOC_CONF={EXPANDABLE} in the environment of the run"]

@@ -10,11 +10,13 @@ import pytest
 from memlint.dialects import registry
 from memlint.dialects.spelling import spell_each
 from memlint.documents.load import load
-from memlint.estimates import allocated_bytes, estimate_spec, first_pass_bytes, packed_bytes
+from memlint.estimates import Estimates, allocated_bytes, estimate_spec, first_pass_bytes, packed_bytes
 from memlint.facts.spec import Name, TrainingSpec
 from memlint.fixes import levers
 from memlint.models import record
 from memlint.plugin import Run
+from memlint.tape import summary
+from memlint.tape.allocator import simulate
 from memlint.tape.estimate import Estimate
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
@@ -131,3 +133,38 @@ def test_a_batch_that_fits_is_found_without_simulating_those_that_cannot(
     assert shrunk() == found
     fits = estimate_spec(spec.with_facts(found)).device_bytes <= budget_bytes
     assert len(few) < len(asked) if fits and found["micro_batch_size"] < 32 else len(few) == len(asked)
+
+
+EXPANDABLE: dict[Name, Any] = {"allocator_conf": "expandable_segments:True"}
+
+
+@pytest.mark.parametrize("share", [0.01, 0.1, 0.5])
+@pytest.mark.parametrize("name", CONFIGS)
+def test_settings_of_the_allocator_save_what_the_what_if_says_or_too_little(name: str, share: float) -> None:
+    spec = spec_of(name)
+    estimates = Estimates(spec)
+    run = Run(spec, estimates.own(), None, estimates.totals, spell_each, within=estimates.totals_within)
+    assert run.estimate is not None
+    saved = run.saved_if(EXPANDABLE, share)
+    plainly = run.estimate.device_bytes - estimate_spec(spec.with_facts(EXPANDABLE), detailed=False).device_bytes
+    assert saved == (plainly if plainly >= share * run.estimate.device_bytes else 0)
+
+
+def test_what_saves_too_little_is_not_estimated_to_its_end_and_what_saves_enough_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    spec = spec_of("language_models/lora_axolotl.yml")
+    estimates = Estimates(spec)
+    own = estimates.own()
+    simulated: list[int | None] = []
+
+    def counted(*arguments: Any, **options: Any) -> Any:
+        simulated.append(options.get("most_bytes"))
+        return simulate(*arguments, **options)
+
+    monkeypatch.setattr(summary, "simulate", counted)
+    assert estimates.totals_within(spec.with_facts(EXPANDABLE), own.reserved_bytes // 2) is None
+    assert simulated == [own.reserved_bytes // 2]
+    found = estimates.totals_within(spec.with_facts(EXPANDABLE), own.reserved_bytes)
+    assert found == estimates.totals(spec.with_facts(EXPANDABLE))
+    assert simulated[1:] == [own.reserved_bytes], "the totals are those of the run that was simulated"

@@ -89,6 +89,7 @@ class Judge:
                 faults=dict.fromkeys((*document.faults, *spec.document.faults)),
                 saved=estimates.saved_bytes,
                 allocated=estimates.allocated_bytes,
+                within=estimates.totals_within,
                 packed=lambda: estimates.packed_bytes(estimate) if estimate is not None else 0,
                 first_pass=estimates.first_pass_bytes,
                 whole=estimates.whole,

@@ -107,19 +107,25 @@ def simulate(
     events: list[int] | None = None,
     warmed_bytes: int = 0,
     clearing: Clearing | None = None,
+    most_bytes: int | None = None,
 ) -> AllocatorResult:
     """Replay the tape's events, or these of its storages (one that was freed may come again).
 
     ``capacity_bytes``: what the driver can give in all; None: without end. ``warmed_bytes``: taken in one piece before
-    the first event, and given back to the allocator.
+    the first event, and given back to the allocator. ``most_bytes``: a run that reserves more is of no interest. Raises
+    ReservesMore for one, as soon as it does.
     """
     events = tape.events if events is None else events
     shift = _WIDE_SHIFT if conf.expandable_segments else _NARROW_SHIFT
     while True:
         try:
-            return _simulate(tape, events, _Card(conf, capacity_bytes, shift), warmed_bytes, clearing)
+            return _simulate(tape, events, _Card(conf, capacity_bytes, shift, most_bytes), warmed_bytes, clearing)
         except _OutOfAddresses:
             shift = max(_WIDE_SHIFT, 2 * shift)
+
+
+class ReservesMore(Exception):
+    """More is reserved than is of interest."""
 
 
 class _OutOfAddresses(Exception):
@@ -129,7 +135,7 @@ class _OutOfAddresses(Exception):
 def _simulate(
     tape: Tape, events: list[int], card: _Card, warmed_bytes: int, clearing: Clearing | None
 ) -> AllocatorResult:
-    """Raises _OutOfAddresses."""
+    """Raises _OutOfAddresses, ReservesMore."""
     work.spend(len(events) * work.SERVED, "simulating the allocator")
     divisions = card.conf.roundup_power2_divisions
     if warmed_bytes:
@@ -186,8 +192,9 @@ def _simulate(
 class _Card:
     """What all pools share: what the driver has given, and what it can give. Sizes in units of 512 bytes."""
 
-    def __init__(self, conf: AllocatorConf, capacity_bytes: int | None, shift: int) -> None:
+    def __init__(self, conf: AllocatorConf, capacity_bytes: int | None, shift: int, most_bytes: int | None) -> None:
         self.conf = conf
+        self.most = sys.maxsize if most_bytes is None else most_bytes >> _UNIT_SHIFT
         self.shift = shift
         self.pools: dict[tuple[int, bool], _Pool] = {}  # by stream, and whether it is the large one
         self.reserved = self.reserved_peak = 0
@@ -219,6 +226,8 @@ class _Card:
         self.reserved += units
         if self.reserved > self.reserved_peak:
             self.reserved_peak = self.reserved
+            if self.reserved > self.most:
+                raise ReservesMore
 
     def release_idle(self) -> None:
         """``release_cached_blocks``: every segment that is entirely free."""

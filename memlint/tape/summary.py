@@ -56,6 +56,7 @@ class Device(NamedTuple):
     engine_beside  components of the training that are on the card while it generates, where it gives its share back
                   before the model trains; None: it never does
     processes     that have a context on it
+    most_reserved_bytes  a run that reserves more is of no interest; None: any is
     """
 
     gpu: Gpu | None = None
@@ -64,6 +65,7 @@ class Device(NamedTuple):
     engine_share: float = 0.0
     engine_beside: tuple[str, ...] | None = None
     processes: int = 1
+    most_reserved_bytes: int | None = None
 
 
 class _Live(NamedTuple):
@@ -110,7 +112,7 @@ def estimate(
 ) -> Estimate:
     """Sum a recorded step up to what one device needs. All sizes in bytes.
 
-    ``calibration``: what a saved measurement adds. Without ``detailed`` there are no components, only totals.
+    ``calibration``: what a saved measurement adds. Without ``detailed`` there are no components. Raises ReservesMore.
     """
     live = _live(recording.whole, detailed or device.engine_beside is not None)
     notes = [*assumptions, *recording.assumptions]
@@ -197,7 +199,9 @@ def _served(recording: Recording, device: Device, allocated: int, warmed: int, n
         reason = "XLA keeps what it cannot fuse: the high end of the interval is without any fusion"
         notes.append(("compiler", "XLA", reason))
         return _Reserved(allocated, high, high - allocated)
-    replay = _simulated(recording.whole, conf, warmed, card_bytes)
+    # With several streams a full card decides in the end (_on_its_card).
+    most_bytes = None if card_bytes and recording.whole.streams else device.most_reserved_bytes
+    replay = _simulated(recording.whole, conf, warmed, card_bytes, most_bytes)
     reserved, high, unfused = replay.reserved_peak_bytes, replay.allocated_peak_bytes, 0
     if card_bytes and recording.whole.clears_over:
         # A run that reserves a little less than this one may stay below the share.
@@ -365,11 +369,15 @@ def whole_tape(recording: Recording) -> Tape:
     return tape.unfold() if isinstance(tape, Folded) else tape
 
 
-def _simulated(tape: Tape | Folded, conf: AllocatorConf, warmed: int, card_bytes: int) -> AllocatorResult:
-    """``card_bytes``: of the card whose shares the loop asks for; 0 where it is not known, and nothing is cleared."""
+def _simulated(
+    tape: Tape | Folded, conf: AllocatorConf, warmed: int, card_bytes: int, most_bytes: int | None = None
+) -> AllocatorResult:
+    """``card_bytes``: of the card whose shares the loop asks for; 0 where it is not known, and nothing is cleared.
+    Raises ReservesMore."""
     whole = tape.unfold() if isinstance(tape, Folded) else tape
     events = _events(whole)
-    return simulate(whole, conf, events=events, warmed_bytes=warmed, clearing=_clearing(whole, events, card_bytes))
+    clearing = _clearing(whole, events, card_bytes)
+    return simulate(whole, conf, events=events, warmed_bytes=warmed, clearing=clearing, most_bytes=most_bytes)
 
 
 def _clearing(tape: Tape, events: list[int] | None, card_bytes: int) -> Clearing | None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from memlint.tape.allocator import simulate
+from memlint.tape.allocator import ReservesMore, simulate
 from memlint.tape.allocator_conf import parse_conf
 from tests.tape.test_allocator import GiB, MiB, event_lists, run, tape_of
 
@@ -18,6 +19,31 @@ CONFS = st.sampled_from(["", "roundup_power2_divisions:4", "large_segment_size_m
 def test_it_does_what_it_does_on_a_card_with_room_for_everything(events: list[int], conf: str) -> None:
     tape = tape_of(*events)
     assert simulate(tape, parse_conf(conf)) == simulate(tape, parse_conf(conf), ENDLESS)
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    events=event_lists(),
+    conf=st.sampled_from(["", "expandable_segments:True"]),
+    spare=st.integers(-4 * MiB, 4 * MiB),
+)
+def test_who_asks_for_no_more_than_so_much_gets_the_run_or_hears_that_it_reserves_more(
+    events: list[int], conf: str, spare: int
+) -> None:
+    tape = tape_of(*events)
+    whole = simulate(tape, parse_conf(conf))
+    most_bytes = whole.reserved_peak_bytes + spare
+    if spare >= 0:
+        assert simulate(tape, parse_conf(conf), most_bytes=most_bytes) == whole
+    elif whole.reserved_peak_bytes:
+        with pytest.raises(ReservesMore):
+            simulate(tape, parse_conf(conf), most_bytes=most_bytes)
+
+
+def test_a_run_that_reserves_more_is_not_served_to_its_end() -> None:
+    """What follows would ask for an address that no int of this width holds."""
+    with pytest.raises(ReservesMore):
+        simulate(tape_of(30 * MiB, 40 * MiB, *[1 << 60] * 3), most_bytes=50 * MiB)
 
 
 @settings(max_examples=50, deadline=None)
