@@ -331,7 +331,8 @@ class Estimates:
             with contextlib.suppress(UnknownModel):
                 recording = record(candidate.spec, self._templates)
                 low, high = found.allocated_interval
-                if not low <= allocated_bytes(candidate.spec, recording) <= high:  # else nothing is wider
+                alone = candidate.spec.get("engine_share") == spec.get("engine_share")  # decides what is allocated
+                if not (alone and low <= allocated_bytes(candidate.spec, recording) <= high):  # else nothing is wider
                     other = estimate_spec(candidate.spec, self.gpu, detailed=False, recordings=[recording])
                     others.append((candidate, other))
         found = found._replace(assumptions=(*found.assumptions, *plausible.assumed(spec)))

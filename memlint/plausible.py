@@ -57,11 +57,7 @@ def candidates(spec: TrainingSpec) -> list[Candidate]:
     if spec.under is None:
         return []
     every = list(_candidates(spec)) if spec.asked else []
-    return [*_of_other_data(spec), *_with_kernels(spec), *_with_older_code(spec)] + [
-        candidate
-        for before, candidate, after in zip((None, *every), every, (*every[1:], None))
-        if _turns(before, candidate, after)
-    ]
+    return [*_of_other_data(spec), *_with_kernels(spec), *_with_older_code(spec), *_turning(every)]
 
 
 def _of_other_data(spec: TrainingSpec) -> list[Candidate]:
@@ -129,11 +125,16 @@ def may_be_blind(spec: TrainingSpec) -> bool:
     return images is not None and images.origin == ASSUMED and bool(images.value)
 
 
-def _turns(before: Candidate | None, one: Candidate, after: Candidate | None) -> bool:
-    """Whether memory may begin to fall where it rose until then, or to rise where it fell, going back in time."""
-    came = _signs(one.changed[len(before.changed) if before is not None else 0 :])
-    goes = _signs(after.changed[len(one.changed) :]) if after is not None else None
-    return goes is None or len(came | goes) > 1
+def _turning(every: Sequence[Candidate]) -> Iterator[Candidate]:
+    """Those from which on memory may fall where it rose until then, or rise where it fell, going back in time, and the
+    oldest one."""
+    came: set[str] = set()
+    known = 0
+    for number, one in enumerate(every):
+        came = _signs(one.changed[known:]) or came  # with little ones it goes on as it went
+        known = len(one.changed)
+        if number + 1 == len(every) or len(came | _signs(every[number + 1].changed[known:])) > 1:
+            yield one
 
 
 def _signs(changed: Iterable[tuple[str, Series]]) -> set[str]:

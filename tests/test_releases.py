@@ -57,7 +57,10 @@ BORDERS = [
     ("rloo_loss_in_tiles", "rloo", {}, "1.14.0", "1.15.0", "loss_tile", None, (4096, 32768)),
     ("log_probabilities_in_a_kernel", "orpo", {}, "1.13.0", "1.14.0", "log_probabilities", "rows", "kernel"),
     ("dpo_copies_logits", "dpo", {}, "1.5.1", "1.6.0", "log_probabilities", "copied", "rows"),
-    ("log_probabilities_row_by_row", "dpo", {}, "0.14.0", "0.15.0", "log_probabilities", "whole", "rows"),
+    ("log_probabilities_row_by_row", "dpo", {}, "0.14.0", "0.15.0", "log_probabilities", "returned", "as_returned"),
+    ("dpo_rolls_labels", "dpo", {}, "0.28.0", "0.29.0", "log_probabilities", "as_returned", "copied"),
+    ("divides_logits", "grpo", {}, "0.15.2", "0.16.0", "log_probabilities", "rows", "divided"),
+    ("divides_logits_in_place", "grpo", {}, "0.29.1", "1.0.0", "log_probabilities", "divided", "divided_in_place"),
     ("sft_prepares_quantised_models", "sft", QUANTISED, "0.25.1", "0.26.0", "float32_parts", ["norms"], None),
     ("dpo_prepares_quantised_models", "dpo", QUANTISED, "0.28.0", "0.29.0", "float32_parts", ["norms"], None),
     (
@@ -66,6 +69,7 @@ BORDERS = [
     ),
     ("checkpoints_by_default", "sft", {}, "0.19.1", "0.20.0", "checkpointing", "none", "full"),
     ("grpo_asks_a_reference", "grpo", {}, "0.18.2", "0.19.0", "reference_model", "copy", "none"),
+    ("engine_shares_the_card", "grpo", {"use_vllm": "true"}, "0.29.1", "1.0.0", "engine_share", None, 0.3),
 ]
 
 
@@ -279,6 +283,11 @@ RUNS = {
     ),
     "timm.fuses_attention": Border("run.sh", DIT, "0.6.13", "0.9.0"),
     "torch.has_fused_attention": Border("run.sh", DIT, "1.13.1", "2.0.0"),
+    "trl.engine_has_a_device": Border(
+        *("grpo.yaml", recipe({"use_vllm": "true", "vllm_device": "cuda:0"}), "0.15.2", "0.16.0"),
+        alone=True,
+        gpu="a100-80gb",
+    ),
     "accelerate.fsdp1_trains_in_float32": Border(
         "run.sh", FSDP.format(more="--torch_dtype bfloat16"), "0.29.3", "0.30.0", "transformers==4.36.0\n"
     ),
@@ -390,6 +399,10 @@ RUNS = {
     **{f"trl.{row[0]}": trl_border(*row[:5]) for row in BORDERS},
     # Releases from 0.29 to 1.5 copy logits, too.
     "trl.dpo_prepares_quantised_models": trl_border("", "dpo", QUANTISED, "0.28.0", "1.6.0"),
+    # Until 1.14 the loss is another one, too.
+    "trl.engine_shares_the_card": trl_border("", "grpo", {"use_vllm": "true"}, "0.29.1", "1.14.0")._replace(
+        gpu="a100-80gb"
+    ),
 }
 
 

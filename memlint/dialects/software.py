@@ -2,9 +2,9 @@
 
 A config rarely says which PyTorch will run it, and the same config takes different memory under different releases.
 What an environment is installed from says it: a lock file, ``requirements.txt``, conda's ``environment.yml``,
-``pyproject.toml``, a ``Dockerfile``. They are looked for beside the config and in the folders above it, up to the root
-of the repository; before all of them goes what a notebook installs itself, and the library that the repository is, or
-has a copy of. Only one exact release counts; a lower bound, or two pins that disagree, say nothing.
+``pyproject.toml``, ``setup.py``, a ``Dockerfile``. They are looked for beside the config and in the folders above it,
+up to the root of the repository; before all of them goes what a notebook installs itself, and the library that the
+repository is, or has a copy of. Only one exact release counts; a lower bound, or two pins that disagree, say nothing.
 """
 
 from __future__ import annotations
@@ -22,7 +22,10 @@ from memlint.named_tuple import NamedTuple
 
 # What is installed goes before what is asked for.
 LOCKS = ("uv.lock", "poetry.lock", "Pipfile.lock")
-REQUIREMENTS = ("requirements.txt", "environment.yml", "environment.yaml", "pyproject.toml", "Dockerfile")
+REQUIREMENTS = (
+    *("requirements.txt", "environment.yml", "environment.yaml", "pyproject.toml", "setup.py", "setup.cfg"),
+    "Dockerfile",
+)
 # What a library is installed under -> the library
 PACKAGES = {package: name for name, library in releases.LIBRARIES.items() for package in library.distributions}
 # A fact that several libraries' releases are -> the one that says whose it is here
@@ -267,6 +270,8 @@ _FORMS: dict[str, Callable[[str, int, int], _Found | None]] = {
     "poetry.lock": _locked,
     "Pipfile.lock": _pipenv,
     "Dockerfile": _installed,
+    "setup.cfg": _required,
+    "setup.py": _installed,  # its lists of strings, whatever it does with them
     NOTEBOOK: _installed,
 }
 
@@ -298,7 +303,8 @@ def _matched(text: str, path: str, name: str) -> dict[str, Pin]:
 
 
 def _around(text: str, mention: re.Match[str], name: str) -> tuple[int, int]:
-    """Where the line of a mention begins and ends; its word, where lines install several (a Dockerfile, a notebook)."""
+    """Where the line of a mention begins and ends; its word, where lines install several (a Dockerfile, a notebook,
+    a setup.py)."""
     begin = text.rfind("\n", 0, mention.start()) + 1
     if _FORMS[name] is _installed:
         if text[begin : mention.start()].lstrip(' \t"').startswith("#"):

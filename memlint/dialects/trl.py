@@ -16,6 +16,7 @@ from memlint.dialects.unread import own_way
 from memlint.documents.node import Document, Edit, Node
 from memlint.facts.derive import Graph, Step
 from memlint.facts.spec import ASSUMED, DEFAULT, WRITTEN, Fact, Missing, Name, OnTop, TrainingSpec
+from memlint.releases.behaviour import Series
 from memlint.releases.days import DAYS
 from memlint.trainers.embedders import LIBRARIES
 from memlint.trainers.table import ALWAYS, LOG_PROBABILITIES, NONE, TRAINERS, method_of
@@ -23,7 +24,6 @@ from memlint.trainers.table import ALWAYS, LOG_PROBABILITIES, NONE, TRAINERS, me
 _VERSION = "TRL 1.16"
 METHODS = tuple(method_of(name) for name in TRAINERS if name.startswith("trl."))
 _BESIDE: Final = "transformers_version"
-_OLDER = "max_seq_length is of TRL before 0.20"
 _PROMPT = 512  # max_prompt_length, where TRL had one
 _GENERATE = ("num_generations", "use_vllm", "generation_batch_size", "steps_per_generation")
 # trl/accelerate_configs: name -> (distributed_type, further keys), each for 8 processes in bf16
@@ -246,12 +246,24 @@ def _completions(spec: TrainingSpec) -> None:
         length = Fact("sequence_length", _PROMPT + longest, ASSUMED, "max_prompt_length", reason=reason)
         spec.facts["sequence_length"] = length
     lm.put(spec, "completion_length", longest, spec.fact(lm.HYPER + "max_completion_length"))
-    engine = spec.fact(lm.HYPER + "use_vllm")
-    mode = spec.fact(lm.HYPER + "vllm_mode")
-    if engine is not None and engine.value and (mode is None or mode.value == "colocate"):
+
+
+def _engine(spec: TrainingSpec) -> None:
+    """vLLM beside the training: on its card, as a server elsewhere, or on a device of its own."""
+    if not lm.trainer(spec).generates or not lm.setting(spec, "use_vllm"):
+        return
+    if spec.does("trl.engine_has_a_device"):
+        device = spec.root.get("vllm_device")  # auto: the one after those that train
+        training = [f"cuda:{rank}" for rank in range(spec.get("device_count", 1))]
+        shares = device is not None and device.plain() in training
+        usual = 0.9
+    else:
+        mode, usual = lm.setting(spec, "vllm_mode"), 0.3
+        shares = spec.does("trl.engine_shares_the_card") if mode is None else mode == "colocate"
+    if shares:
         share = spec.fact(lm.HYPER + "vllm_gpu_memory_utilization")
-        reason = f"{_VERSION}: GRPOConfig, RLOOConfig"
-        lm.put(spec, "engine_share", 0.3 if share is None else share.value, share, "" if share else reason)
+        reason = f"{_said(spec)}: GRPOConfig, RLOOConfig"
+        lm.put(spec, "engine_share", usual if share is None else share.value, share, "" if share else reason)
 
 
 def _generated(spec: TrainingSpec) -> None:
@@ -324,11 +336,14 @@ def _release(spec: TrainingSpec) -> None:
         return
     older, beside = _older_key(spec), spec.fact(_BESIDE)
     if older is not None:
-        spec.facts[_RELEASE] = Fact(_RELEASE, "0.19", ASSUMED, older.key, reason=_OLDER)
+        node, without = older
+        key, last = node.key_path.rsplit(".", 1)[-1], f"{without[0]}.{without[1] - 1}"
+        reason = f"{key} is of TRL before {without[0]}.{without[1]}"
+        spec.facts[_RELEASE] = Fact(_RELEASE, last, ASSUMED, node.key_path, reason=reason)
         if beside is None:
-            newest = releases.on("transformers", DAYS["trl"][0, 20])
-            reason = f"{_OLDER}, and this was the newest then"
-            spec.facts[_BESIDE] = Fact(_BESIDE, newest, ASSUMED, older.key, older.node, reason)
+            newest = releases.on("transformers", DAYS["trl"][without])
+            reason = f"{reason}, and this was the newest then"
+            spec.facts[_BESIDE] = Fact(_BESIDE, newest, ASSUMED, node.key_path, node, reason)
     else:
         reason = f"the newest that is known, {_VERSION}: no file pins another"
         spec.facts[_RELEASE] = Fact(_RELEASE, releases.LIBRARIES["trl"].newest, ASSUMED, "trl", reason=reason)
@@ -342,12 +357,41 @@ def _said(spec: TrainingSpec) -> str:
     return stated.reason or f"TRL {stated.value}"
 
 
-def _older_key(spec: TrainingSpec) -> Fact | None:
-    """The length, where it has the name that TRL 0.20 took away."""
+# Keys of its trainers that TRL does not take, or go by, any more -> the first release without (trl/trainer/*_config.py
+# and grpo_trainer.py, in the wheels of 0.8.6 to 1.16).
+_OF_PREFERENCES = (
+    *("max_prompt_length", "max_completion_length", "label_pad_token_id", "ref_model_init_kwargs"),
+    "generate_during_eval",
+)
+_WITHOUT: dict[str, dict[str, Series]] = {
+    "sft": dict.fromkeys(("chars_per_token", "dataset_batch_size", "num_of_sequences", "use_liger"), (0, 18)),
+    "dpo": {
+        "max_target_length": (0, 14),
+        "use_liger_loss": (0, 28),
+        **dict.fromkeys((*_OF_PREFERENCES, "rpo_alpha", "reference_free", "force_use_ref_model"), (0, 29)),
+    },
+    "kto": dict.fromkeys((*_OF_PREFERENCES, "use_liger_loss", "truncation_mode"), (0, 26)),
+    "grpo": {
+        "vllm_device": (0, 16),
+        **dict.fromkeys(("vllm_dtype", "vllm_max_model_len"), (0, 18)),
+        **dict.fromkeys(("max_prompt_length", "use_liger_loss"), (0, 28)),
+    },
+}
+_LENGTHS = ("max_seq_length", "max_seq_len")  # max_length since 0.20
+
+
+def _older_key(spec: TrainingSpec) -> tuple[Node, Series] | None:
+    """Of the keys that are written and that newer releases do not take, the one that went first, and when it did."""
+    found: list[tuple[Series, Node]] = []
     length = spec.fact("sequence_length")
-    if length is None or length.node is None or not length.label.lstrip("-").startswith("max_seq_len"):
-        return None
-    return length
+    if length is not None and length.node is not None and length.label.lstrip("-").startswith(_LENGTHS):
+        found.append(((0, 20), length.node))
+    for name, without in _WITHOUT.get(spec.get("method", ""), {}).items():
+        node = spec.root.get(name)
+        if node is not None:
+            found.append((without, node))
+    without, node = min(found, key=lambda pair: pair[0], default=((), None))
+    return None if node is None else (node, without)
 
 
 def _loss(spec: TrainingSpec, method: str) -> None:
@@ -365,11 +409,9 @@ def _loss(spec: TrainingSpec, method: str) -> None:
     elif method == "sft":
         lm.put(spec, "loss", "full", older, f"{_said(spec)}, which holds the logits")
     elif found.takes == LOG_PROBABILITIES:
-        way = "rows" if spec.does("trl.log_probabilities_row_by_row") else "whole"
-        way = "kernel" if spec.does("trl.log_probabilities_in_a_kernel") else way
-        way = "copied" if method == "dpo" and spec.does("trl.dpo_copies_logits") else way
+        way = found.scores or _scored(spec, found.generates, method == "dpo")
         reason = f"{found.title}, which makes them itself" if found.scores else f"{_said(spec)}: selective_log_softmax"
-        lm.put(spec, "log_probabilities", found.scores or way, reason=reason)
+        lm.put(spec, "log_probabilities", way, reason=reason)
         if found.generates and spec.get("completion_length") is not None:
             # and the token before them, whose logits are of the first one
             kept = spec.fact("completion_length")
@@ -377,6 +419,23 @@ def _loss(spec: TrainingSpec, method: str) -> None:
         if lm.takes_likelihood(spec, found):
             reason = f"{_said(spec)}: the likelihood of chosen answers is part of the loss"
             lm.put(spec, "likelihood_of_chosen", True, reason=reason)
+
+
+def _scored(spec: TrainingSpec, generates: bool, is_dpo: bool) -> str:
+    """How log-probabilities are taken of whole logits, by the names of memlint/models/language/log_probabilities.py."""
+    if spec.does("trl.log_probabilities_in_a_kernel"):
+        return "kernel"
+    if not spec.does("trl.log_probabilities_row_by_row"):
+        return "returned"
+    if is_dpo:
+        return _first(spec, {"trl.dpo_copies_logits": "copied", "trl.dpo_rolls_labels": "as_returned"}) or "rows"
+    divided = {"trl.divides_logits_in_place": "divided_in_place", "trl.divides_logits": "divided"}
+    return (generates and _first(spec, divided)) or "rows"
+
+
+def _first(spec: TrainingSpec, ways: dict[str, str]) -> str:
+    """That of the first behaviour which the run's release has; "" for none."""
+    return next((way for behaviour, way in ways.items() if spec.does(behaviour)), "")
 
 
 PREPARED_FACTS: tuple[Name, ...] = ("quantization.prepared", "quantization.prepared_and_back")
@@ -490,10 +549,7 @@ FAMILY = lm.Family(
         Step(_unknown),
         Step(_model_class, ("model_class", "labels", "images_per_sample", "most_images", "frozen_parts")),
         Step(lm.pairs, ("sequences_per_sample",)),
-        Step(
-            _completions,
-            ("sequence_length", lm.HYPER + "max_completion_length", "completion_length", "engine_share"),
-        ),
+        Step(_completions, ("sequence_length", lm.HYPER + "max_completion_length", "completion_length")),
         Step(_attention, ("attention",)),
         Step(_packing, ("packing", "padding_free")),
         Step(lm.older_defaults, (lm.HYPER + "optim",)),
@@ -506,6 +562,7 @@ FAMILY = lm.Family(
         Step(_adapters, lm.ADAPTER_FACTS),
         Step(lm.quantization, lm.QUANTIZATION_FACTS),
         Step(lm.processes, lm.PROCESS_FACTS),
+        Step(_engine, ("engine_share",)),
         Step(_generated, ("generated_rows",)),
         Step(_precision, (*lm.PRECISION_FACTS, "float32_parts", *PREPARED_FACTS)),
         Step(_checkpointing, lm.CHECKPOINTING_FACTS),

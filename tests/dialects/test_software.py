@@ -105,6 +105,18 @@ FILES = {
         '[tool.poetry.dependencies]\ntorch = "2.3.1"\ntransformers = "^4.40"\n',
         {"torch": "2.3.1"},
     ),
+    "what a setup.py lists": (
+        "setup.py",
+        '_deps = [\n    "deepspeed==0.15.4",\n    # "trl==0.1.0",\n    "torch==2.5.1",\n'
+        '    "trl @ git+https://example.org/trl.git@69ad852",\n    "transformers>=4.49.0",\n]\n',
+        {"torch": "2.5.1"},
+    ),
+    "a setup.py whose lists disagree": ("setup.py", 'a = ["torch==2.5.1"]\nb = ["torch==2.6.0"]\n', {}),
+    "what a setup.cfg asks for": (
+        "setup.cfg",
+        "[options]\ninstall_requires =\n    torch==2.5.1\n    trl>=0.9\n",
+        {"torch": "2.5.1"},
+    ),
     "what is no TOML": ("pyproject.toml", "torch = = 1\n", {}),
 }
 

@@ -220,6 +220,34 @@ def test_keys_together(lines: str, expected: dict[str, Any]) -> None:
         pytest.param(
             "trl grpo", LORA + "disable_dropout: true", {"lora.dropout": 0.0}, id="GRPO, where it is switched off"
         ),
+        pytest.param("trl grpo", "use_vllm: true", {"engine_share": 0.3}, id="an engine takes its share of the card"),
+        pytest.param(
+            "trl grpo",
+            "use_vllm: true\nvllm_device: auto\nvllm_gpu_memory_utilization: 0.7",
+            {"engine_share": None, "release.trl": "0.15", "transformers_version": "4.46"},
+            id="one with a device of its own is of releases that let it share none",
+        ),
+        pytest.param(
+            "trl grpo",
+            "use_vllm: true\nvllm_device: 'cuda:0'\nvllm_gpu_memory_utilization: 0.4",
+            {"engine_share": 0.4, "release.trl": "0.15"},
+            id="unless its device is one that trains",
+        ),
+        pytest.param(
+            "trl grpo",
+            "use_vllm: true\nvllm_mode: colocate\nmax_prompt_length: 512",
+            {"engine_share": 0.3, "release.trl": "0.27"},
+            id="what is written goes by no release",
+        ),
+        pytest.param(
+            "trl dpo", "max_prompt_length: 256", {"release.trl": "0.28", "loss": None}, id="a key tells the release"
+        ),
+        pytest.param(
+            "trl dpo",
+            "max_prompt_length: 256\nuse_liger_loss: false",
+            {"release.trl": "0.27"},
+            id="of several keys the one that went first",
+        ),
         pytest.param(
             "trl dpo", "padding_free: true", {"padding_free": False}, id="DPO pads, whatever padding_free says"
         ),
@@ -301,10 +329,12 @@ def test_methods_of_a_recipe(path: str, lines: str, method: str | None, reason: 
 
 def test_grpo_says_what_it_can() -> None:
     lines = "num_generations: 8\nmax_prompt_length: 256\nmax_completion_length: 1024\nuse_vllm: true\n"
+    assert "engine_share" not in run(SFT + lines)  # with prompts that are cut TRL had a server
+    lines += "vllm_mode: colocate\n"
     spec = run(SFT + lines)
     assert (spec["sequence_length"], spec["engine_share"], spec["reference_model"]) == (1280, 0.3, "none")
     assert run(SFT + lines + "beta: 0.04\n")["reference_model"] == "copy"
-    assert "engine_share" not in run(SFT + lines + "vllm_mode: server\n")
+    assert "engine_share" not in run(SFT + lines.replace("colocate", "server"))
     assert "engine_share" not in run(SFT + lines.replace("use_vllm: true\n", ""))
     evaluates = run(SFT + lines + "eval_strategy: steps\n")
     assert evaluates["evaluation_loss"] == "as_trained"  # GRPOTrainer.prediction_step

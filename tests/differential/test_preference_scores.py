@@ -48,11 +48,34 @@ class Kernel(torch.autograd.Function):
         return torch.empty(ctx.saved_tensors[0].shape), None
 
 
+def picked(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    """TRL's ``selective_log_softmax`` to 1.9, of logits in fp32 and in 16 bits."""
+    if logits.dtype is torch.float32:
+        own = torch.gather(logits, -1, labels.unsqueeze(-1))
+        sums = torch.stack([LogSumExp.apply(row) for row in logits])  # type: ignore[no-untyped-call]
+        return (own - sums.unsqueeze(-1)).squeeze(-1)
+    found = [row.log_softmax(-1).gather(-1, own.unsqueeze(-1)).squeeze(-1) for row, own in zip(logits, labels)]
+    return torch.stack(found)
+
+
 def rows(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    logits, labels = logits[:, :-1], labels[:, 1:].unsqueeze(-1)
-    picked = torch.gather(logits, -1, labels)
-    sums = torch.stack([LogSumExp.apply(row) for row in logits])  # type: ignore[no-untyped-call]
-    return (picked - sums.unsqueeze(-1)).squeeze(-1)
+    return picked(logits[:, :-1], labels[:, 1:])
+
+
+def copied(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    return picked(logits[:, :-1].contiguous(), labels[:, 1:])
+
+
+def divided(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    logits = logits[:, :-1]
+    logits = logits / 0.7
+    return picked(logits, labels[:, 1:])
+
+
+def divided_in_place(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    logits = logits[:, :-1]
+    logits.div_(0.7)
+    return picked(logits, labels[:, 1:])
 
 
 def kernel(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
@@ -107,9 +130,7 @@ def uncut(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
 
 
 def as_returned(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    rolled_labels = torch.roll(labels, shifts=-1, dims=1)
-    found = [row.log_softmax(-1).gather(-1, own.unsqueeze(-1)).squeeze(-1) for row, own in zip(logits, rolled_labels)]
-    return torch.stack(found)[:, :-1]
+    return picked(logits, torch.roll(labels, shifts=-1, dims=1))[:, :-1]
 
 
 class OfAShare(torch.autograd.Function):
@@ -183,6 +204,8 @@ WAYS = {
     "as_returned": as_returned,
     "uncut": uncut,
     "rows": rows,
+    "divided": divided,
+    "divided_in_place": divided_in_place,
     "kernel": kernel,
     "rolled": rolled,
     "in_place": in_place,
@@ -197,7 +220,7 @@ def logits_of(model: Any, batch: dict[str, torch.Tensor], way: str = "") -> torc
 
 # Of logits as the model hands them out, here in bf16; of the others in fp32.
 NARROW = (
-    *("as_returned", "in_place", "with_entropy"),
+    *("as_returned", "rows", "divided", "divided_in_place", "in_place", "with_entropy"),
     *("of_quotient", "of_quotient_in_steps", "of_quotient_with_entropy"),
 )
 
@@ -223,6 +246,27 @@ def test_pairs_beside_a_reference(way: str) -> None:
         truth = in_torch(reference, {}, adamw("foreach"))
     comparison = compare(f"{way}", ours, truth, True)
     assert comparison.worst <= TOLERANCE, str(comparison)
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+@pytest.mark.parametrize("way", ["rows", "as_returned", "divided", "divided_in_place"])
+def test_tokens_that_are_sampled_are_scored_in_the_dtype_that_the_model_hands_out(way: str, dtype: str) -> None:
+    """A model whose mixed precision is not accelerate's (DeepSpeed, none at all) hands out logits in its own dtype."""
+    setting = Setting(dtype=dtype, rows=4, length=80, every=1)
+    facts = {**setting.facts(LLAMA), "method": "grpo", "log_probabilities": way, "reference_model": "none"}
+    ours = in_meta(spec_of(facts))
+
+    def loss(model: Any, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+        own = WAYS[way](logits_of(model, batch, way), batch["labels"])
+        return own.exp().sum() / 1.0
+
+    with values_known(False):
+        reference = in_transformers(LLAMA, setting)
+        reference.training_loss = loss
+        truth = in_torch(reference, {}, adamw("foreach"))
+    comparison = compare(f"{way}", ours, truth, True)
+    assert comparison.worst <= TOLERANCE, str(comparison)
+    assert ours.phases["backward"] == pytest.approx(truth.phases["backward"], rel=TOLERANCE)
 
 
 @pytest.mark.parametrize("way", ["rows", "kernel"])
@@ -402,7 +446,7 @@ def test_the_head_makes_logits_of_completions_alone() -> None:
     def loss(model: Any, batch: dict[str, torch.Tensor]) -> torch.Tensor:
         """TRL's GRPOTrainer 1.7: of the completion, and of the token before it."""
         tokens = {name: batch[name] for name in ("input_ids", "attention_mask")}
-        logits = model(**tokens, logits_to_keep=33).logits.float()
+        logits = model(**tokens, logits_to_keep=33).logits
         return WAYS["rows"](logits, batch["labels"][:, -33:]).exp().sum() / 1.0
 
     with values_known(False):

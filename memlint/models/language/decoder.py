@@ -432,7 +432,8 @@ class LanguageModel(Module):
             logits = self.logits(x)
             del x
             if way not in log_probabilities.AS_MADE:
-                logits = losses.returned(logits) if way == "as_returned" else to(logits, float32)
+                as_returned = way in log_probabilities.AS_RETURNED
+                logits = losses.returned(logits) if as_returned else to(logits, float32)
             if named is not None:
                 named.append(logits)
             if way in log_probabilities.NAMED:

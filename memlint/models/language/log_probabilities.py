@@ -30,23 +30,50 @@ def uncut(logits: Tensor, labels: Tensor) -> Tensor:
     return out
 
 
+def picked(logits: Tensor, labels: Tensor) -> Tensor:
+    """(B, T) from logits (B, T, V): TRL's ``selective_log_softmax`` to 1.9. Logits in fp32 are kept, and the
+    exponentials of one row after the other summed; of logits in 16 bits the log-softmax of each row is kept."""
+    if logits.dtype is float32:
+        own = F.gather(logits, -1, labels.unsqueeze(-1))
+        sums = F.stack([logsumexp(row) for row in F.unbind(logits)])
+        out: Tensor = (own - sums.unsqueeze(-1)).squeeze(-1)
+        return out
+    pairs = zip(F.unbind(logits), F.unbind(labels))
+    return F.stack([F.gather(F.log_softmax(row, -1), -1, own.unsqueeze(-1)).squeeze(-1) for row, own in pairs])
+
+
 def row_by_row(logits: Tensor, labels: Tensor) -> Tensor:
-    """(B, S - 1) from whole logits (B, S, V) in fp32, which are kept: TRL's ``selective_log_softmax`` to 1.9, which
-    sums the exponentials of one row after the other."""
-    rows = logits[:, :-1]
-    own = F.gather(rows, -1, labels[:, 1:].unsqueeze(-1))
-    sums = F.stack([logsumexp(row) for row in F.unbind(rows)])
-    out: Tensor = (own - sums.unsqueeze(-1)).squeeze(-1)
-    return out
+    """(B, S - 1) from whole logits (B, S, V), without the last token of each row."""
+    return picked(logits[:, :-1], labels[:, 1:])
 
 
 def copied_rows(logits: Tensor, labels: Tensor) -> Tensor:
-    """The same of a copy without the last token of each row, which TRL's DPOTrainer made from 0.29 to 1.5."""
-    kept = logits[:, :-1].contiguous()
-    own = F.gather(kept, -1, labels[:, 1:].unsqueeze(-1))
-    sums = F.stack([logsumexp(row) for row in F.unbind(kept)])
-    out: Tensor = (own - sums.unsqueeze(-1)).squeeze(-1)
-    return out
+    """The same of a copy, which TRL's DPOTrainer made from 0.29 to 1.5."""
+    return picked(logits[:, :-1].contiguous(), labels[:, 1:])
+
+
+def divided(logits: Tensor, labels: Tensor) -> Tensor:
+    """The same of logits that are divided by a temperature (TRL ``grpo_trainer.py, rloo_trainer.py:
+    _get_per_token_logps_and_entropies``)."""
+    return picked(logits[:, :-1] / 1.0, labels[:, 1:])
+
+
+def divided_in_place(logits: Tensor, labels: Tensor) -> Tensor:
+    """The same where that is done in place, of a part of what the model has made: a gradient of all of it is copied,
+    and so is its part, before and after the division (torch ``autograd/functions/tensor.cpp: CopySlices``)."""
+    shape, dtype = logits.shape, logits.dtype
+    part = (shape[0], shape[1] - 1, shape[2])
+    out = Tensor(shape, dtype, logits.storage)
+    if tracked(logits):
+
+        def backward(g: Tensor) -> tuple[Tensor]:
+            whole = Tensor(shape, dtype)
+            before, after = empty(part, dtype), empty(part, dtype)
+            del before, after
+            return (whole,)
+
+        record(out, (logits,), (), backward)
+    return row_by_row(out, labels)
 
 
 def logsumexp(x: Tensor) -> Tensor:
@@ -70,19 +97,8 @@ def logsumexp(x: Tensor) -> Tensor:
 
 
 def as_returned(logits: Tensor, labels: Tensor) -> Tensor:
-    """(B, S - 1) of whole logits (B, S, V) in the dtype that the model hands them out in, and labels that are rolled:
-    TRL's ``selective_log_softmax`` to 1.9, which takes the log-softmax of each row of logits in 16 bits."""
-    asked = empty(labels.shape, int64)
-    if logits.dtype is float32:
-        own = F.gather(logits, -1, asked.unsqueeze(-1))
-        sums = F.stack([logsumexp(row) for row in F.unbind(logits)])
-        out: Tensor = (own - sums.unsqueeze(-1)).squeeze(-1)
-        return out[:, :-1]
-    picked = [
-        F.gather(F.log_softmax(row, -1), -1, one.unsqueeze(-1)).squeeze(-1)
-        for row, one in zip(F.unbind(logits), F.unbind(asked))
-    ]
-    return F.stack(picked)[:, :-1]
+    """The same of all logits, and labels that are rolled (TRL's DPOTrainer to 0.28)."""
+    return picked(logits, empty(labels.shape, int64))[:, :-1]
 
 
 def in_one_kernel(logits: Tensor, labels: Tensor) -> Tensor:
@@ -261,6 +277,9 @@ AS_MADE = (
     *("of_quotient", "of_quotient_with_entropy", "of_quotient_in_steps"),
 )
 
+# Ways that take them as accelerate hands them out: in fp32 under its mixed precision, else in the model's dtype.
+AS_RETURNED = ("as_returned", "returned", "rows", "copied", "divided", "divided_in_place")
+
 # Ways that score the tokens before they ask for the likelihood of chosen answers; others do after it. (princeton-nlp/
 # SimPO ``simpo_trainer.py``; TRL ``cpo_trainer.py``, ``orpo_trainer.py``)
 SCORED_FIRST = ("whole_first",)
@@ -284,7 +303,10 @@ SCORES = {
     "whole": log_probabilities,
     "whole_first": log_probabilities,
     "uncut": uncut,
+    "returned": log_probabilities,
     "rows": row_by_row,
+    "divided": divided,
+    "divided_in_place": divided_in_place,
     "copied": copied_rows,
     "kernel": in_one_kernel,
     "rolled": rolled,
