@@ -68,7 +68,8 @@ def complete(spec: TrainingSpec) -> TrainingSpec:
         lm.put(spec, "reference_model", "copy", spec.fact(lm.HYPER + "ref_model"), f"{_VERSION}: train_dpo.py")
         quantised = spec.fact("quantization.bits")
         found = found or ("" if quantised is None else f"{quantised.key}: a quantised reference is not known")
-    other = beside if method else OnTop(f"{name}: what shares a card with its rollouts is not known")
+    unknown = "shares a card with its rollouts" if name == _RAY else "its trainer keeps of a pass"
+    other = beside if method else OnTop(f"{name}: what {unknown} is not known")
     return lm.finish(spec, (other, found, families.otherwise(spec), adapted, dtyped))
 
 

@@ -124,6 +124,11 @@ def test_the_peak_is_the_sum_by_hand(samples: int, of_a_logit: int) -> None:
     ("text", "reason"),
     [
         pytest.param("python -m openrlhf.cli.train_ppo_ray --pretrain x", "rollouts", id="PPO of flat options"),
+        pytest.param(
+            "deepspeed --module openrlhf.cli.train_kto --pretrain x",
+            "train_kto: what its trainer keeps of a pass",
+            id="a program without rollouts",
+        ),
         pytest.param(f"deepspeed --module openrlhf.cli.train_sft {MODEL}", "--gpu 'NAME xN'", id="how many devices"),
         pytest.param(
             f"deepspeed --num_gpus 2 --module openrlhf.cli.train_sft {MODEL} --ds.tensor_parallel_size 2",
