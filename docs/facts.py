@@ -25,8 +25,8 @@ share stand here.
 Sizes are per device and per micro batch. Dtypes are torch's names (`float32`, `bfloat16`, `float16`). A fact that is
 absent is not known; where a model can do without it, what it goes by is in the last column.
 
-Releases come from what the project pins: a lock file, `requirements.txt`, `environment.yml`, `pyproject.toml`, `setup.py` or a
-`Dockerfile` beside the config or above it (`memlint/dialects/software.py`).
+Releases come from what the project pins: a lock file, `requirements.txt`, `environment.yml`, `pyproject.toml`,
+`setup.py` or a `Dockerfile` beside the config or above it (`memlint/dialects/software.py`).
 """
 NAMES = '''\
 """The names of facts as types. `python docs/facts.py` makes this file of :mod:`memlint.facts.vocabulary`; only type

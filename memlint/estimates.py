@@ -461,10 +461,13 @@ def estimate_spec(
         for name, fact in dict.items(spec.facts)
         if fact.origin == ASSUMED  # said, and not asked for
     )
+    if spec.architecture == "language_model" and spec.launch is None and "device_count" not in spec.facts:
+        assumed = (*assumed, ("devices", "1", ONE_DEVICE))
     found = estimate(recording, device, assumptions=assumed, calibration=calibration, detailed=detailed)
     return _read_ahead(spec, found) if spec.get("quantization.bits") in (4, 8) else found
 
 
+ONE_DEVICE = "nothing here says that more share the run"
 READS_AHEAD = "transformers.reads_ahead_of_quantisation"
 
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from memlint.fixes import levers
+from memlint.fixes import devices, levers
 from memlint.plugin import ERROR, WARNING, Example, Finding, Fix, Rule, Run
 from memlint.units import format_bytes
 
@@ -68,7 +68,7 @@ class BudgetExceeded(Rule):
             size_bytes=over,
             severity="" if run.is_launched else WARNING,
             fixes=lambda: self._plan(run),
-            notes=lambda fixes: [] if fixes else [NO_PLAN],
+            notes=lambda fixes: [*([] if fixes else [NO_PLAN]), *devices.alone(run)],
         )
 
     def _whatever_the_rest(self, run: Run, least_bytes: int, budget_bytes: int) -> Finding:

@@ -2,14 +2,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from memlint.facts.spec import Name
 from memlint.plugin import ERROR, WARNING, Example, Finding, Rule, Run
 from memlint.units import format_bytes
-
-ONE_DEVICE = 'one device, as nothing here says that more share the run (`--gpu "{} x8"` does)'
-
-# Devices that are tried where nothing says how many share the run, each with all states shared (ZeRO 3).
-SHARED = (2, 4, 8, 16)
 
 
 class StatesExceedGpu(Rule):
@@ -76,26 +70,4 @@ class StatesExceedGpu(Rule):
             place,
             severity="" if run.is_launched else WARNING,
             size_bytes=total - run.budget_bytes,
-            notes=lambda _: [] if run.fact("device_count") is not None else self._alone(run),
         )
-
-    def _alone(self, run: Run) -> list[str]:
-        """What a reader of a config that names no devices has to know, and on how many of them it would fit."""
-        said = [ONE_DEVICE.format(self._card(run))]
-        if run.fact("parallelism.strategy") is not None or run.spec.architecture != "language_model":
-            return said
-        for count in SHARED:
-            shared: dict[Name, int | str] = {"parallelism.strategy": "zero", "parallelism.zero_stage": 3}
-            shared |= {"device_count": count, "world_size": count}
-            if run.fits_if(shared):
-                peak = format_bytes(run.what_if(shared).device_bytes)
-                return [*said, f"fits from {count} devices on, with all states shared (ZeRO 3): peak {peak} on each"]
-        return [*said, f"does not fit {SHARED[-1]} devices either, with all states shared (ZeRO 3)"]
-
-    def _card(self, run: Run) -> str:
-        """The card that --gpu names, or one that it could."""
-        if not run.gpu:
-            return "h100-80gb"
-        from memlint.data.catalogue import parse_gpu
-
-        return parse_gpu(run.gpu)[0].name

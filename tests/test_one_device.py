@@ -10,6 +10,8 @@ import pytest
 from memlint.check import check_text
 from memlint.plugin import Finding
 from memlint.reports.report import RunReport
+from memlint.reports.style import Style
+from memlint.reports.verdict import headline
 from memlint.settings import Settings
 
 CONFIG = """\
@@ -33,7 +35,7 @@ def launched(tmp_path: Path, count: int, gpu: str) -> RunReport:
 
 def states(text: str, gpu: str) -> Finding:
     (run,) = check_text("sft.yaml", text, Settings(gpu=gpu)).runs
-    (found,) = (finding for finding in run.findings if finding.code == "MEM308")
+    (found,) = (finding for finding in run.findings if finding.code == "MEM101")
     return found
 
 
@@ -46,8 +48,8 @@ def states(text: str, gpu: str) -> Finding:
 )
 def test_as_many_devices_fit_as_are_said_and_half_of_them_do_not(tmp_path: Path, gpu: str, count: int) -> None:
     notes = states(CONFIG, gpu).notes
-    assert notes[0].startswith("one device, as nothing here says")
-    said = re.fullmatch(r"fits from (\d+) devices on, with all states shared \(ZeRO 3\): peak (.*) on each", notes[1])
+    assert notes[-2].startswith("one device, as nothing here says")
+    said = re.fullmatch(r"fits from (\d+) devices on, with all states shared \(ZeRO 3\): peak (.*) on each", notes[-1])
     assert said is not None
     assert int(said[1]) == count
     run = launched(tmp_path, count, gpu)
@@ -60,13 +62,20 @@ def test_as_many_devices_fit_as_are_said_and_half_of_them_do_not(tmp_path: Path,
 
 
 def test_a_card_that_is_too_small_for_any_number_is_told() -> None:
-    assert "does not fit 16 devices either" in states(CONFIG, "gtx1060-6gb").notes[1]
+    assert "does not fit 16 devices either" in states(CONFIG, "gtx1060-6gb").notes[-1]
 
 
 def test_where_devices_are_stated_nothing_is_assumed(tmp_path: Path) -> None:
     run = launched(tmp_path, 1, "a100-40gb")
-    (found,) = (finding for finding in run.findings if finding.code == "MEM308")
-    assert found.notes == ()
+    (found,) = (finding for finding in run.findings if finding.code == "MEM101")
+    assert not any("one device" in note for note in found.notes)
+    assert run.estimate is not None
+    assert not any(fact == "devices" for fact, _, _ in run.estimate.assumptions)
+
+
+def test_the_first_screen_says_that_one_device_is_assumed() -> None:
+    (run,) = check_text("sft.yaml", CONFIG, Settings(gpu="h200-141gb")).runs
+    assert "on one device, as nothing here says that more share the run" in headline(run, Style(columns=300))
 
 
 def test_a_number_of_one_is_a_number(tmp_path: Path) -> None:

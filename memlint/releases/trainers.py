@@ -124,7 +124,7 @@ BEHAVIOURS: dict[str, Behaviour] = {
         "trl",
         (0, 14),
         (0, 29),
-        LESS,
+        EITHER,
         "DPOTrainer takes log-probabilities of logits that no token is cut off",
         "trl/trainer/dpo_trainer.py: concatenated_forward, torch.roll",
     ),

@@ -178,6 +178,8 @@ def headline(run: RunReport, style: Style) -> str:
         if fact == "same_model_as":
             name = "whose name the folder has" if why.startswith("the folder has its name") else clean(why)
             about.append(f"taken for {clean(shorten(value, 80))}, {name}")
+        elif fact == "devices":
+            about.append(f"on one device, as {why}")
     if about:
         lines += [style.paint("  " + line, DIM) for line in folded(", ".join(about), style.columns - 2, 0)]
     return "\n".join(lines)
