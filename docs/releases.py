@@ -21,8 +21,9 @@ published in the releases on both sides of the border; `memlint/releases/` is th
 
 Which release runs a config is what the project pins: a lock file, `requirements.txt`, `environment.yml`,
 `pyproject.toml`, `setup.py` or a `Dockerfile` beside the config or above it. Where none does, keys that only some
-releases take date it, and else the newest that is known is taken, which the report names among what is assumed. The interval of the
-estimate then holds what older releases would take, too, as far back as the run's model, keys and other pins allow.
+releases take date it, and else the newest that is known is taken, which the report names among what is assumed. The
+interval of the estimate then holds what older releases would take, too, as far back as the run's model, keys and other
+pins allow.
 """
 
 
