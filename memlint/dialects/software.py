@@ -58,6 +58,8 @@ _OWN_RELEASE = {
     for package, library in PACKAGES.items()
     if releases.LIBRARIES[library].fact != "framework_version"
 }
+_BESIDE = "VERSION"  # beside the package, of the project whose name pyproject.toml has
+_OWN_NAME = re.compile(r"^name = [\"']([\w.-]+)[\"']", re.MULTILINE)
 _SAYS_ITS_RELEASE = re.compile(r"^(?:__version__\s*=\s*[\"'])?([0-9]+(?:\.[0-9]+)+[A-Za-z0-9_.+!-]*)", re.MULTILINE)
 MAX_SOURCE_BYTES = 1 << 18
 IMAGE = "pytorch/pytorch:"  # whose tags begin with PyTorch's release
@@ -111,21 +113,29 @@ def _copy(folder: str, package: str, root: str) -> Pin | None:
     """The release of the library whose package is in a folder; None where it is not, or does not say."""
     if not os.path.isdir(os.path.join(folder, package)) and not os.path.isdir(os.path.join(folder, "src", package)):
         return None
-    for name in _OWN_RELEASE[package]:
+    project = _OWN_NAME.search(_source(os.path.join(folder, "pyproject.toml"), root))
+    beside = (_BESIDE,) if project is not None and project[1] == package else ()
+    for name in (*_OWN_RELEASE[package], *beside):
         path = os.path.normpath(os.path.join(folder, name))
-        try:
-            if not inside(path, root) or os.stat(path).st_size > MAX_SOURCE_BYTES:
-                continue
-            text = files.read(path, MAX_SOURCE_BYTES).decode("utf-8", "replace")
-        except (OSError, ValueError):
-            continue
-        work.spend(PIN, "reading the release of a copy")
+        text = _source(path, root)
         said = _SAYS_ITS_RELEASE.search(text)
         if said is not None and len(said[1]) <= MAX_RELEASE:
             line = text.count("\n", 0, said.start(1)) + 1
             column = said.start(1) - text.rfind("\n", 0, said.start(1))
             return Pin(said[1], Span(path, line, column, line, column + len(said[1])))
     return None
+
+
+def _source(path: str, root: str) -> str:
+    """The text of a file of a copy; "" where it cannot be read, or is too long for one that says a release."""
+    try:
+        if not inside(path, root) or os.stat(path).st_size > MAX_SOURCE_BYTES:
+            return ""
+        text = files.read(path, MAX_SOURCE_BYTES).decode("utf-8", "replace")
+    except (OSError, ValueError):
+        return ""
+    work.spend(PIN, "reading the release of a copy")
+    return text
 
 
 MAX_MODULES = 400  # of a copy, which are looked into

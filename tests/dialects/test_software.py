@@ -158,6 +158,23 @@ def test_a_library_of_the_repository_goes_before_what_it_asks_for(
     assert releases(project / "configs") == {"verl": "0.9.0", "peft": "0.12.0", **expected}
 
 
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        pytest.param("trl", {"trl": "1.10.0.dev0"}, id="the library itself"),
+        pytest.param("mine", {}, id="a project with a copy of it, whose release that is"),
+    ],
+)
+def test_a_release_that_stands_beside_the_package_is_that_of_the_project(
+    project: Path, name: str, expected: dict[str, str]
+) -> None:
+    (project / "trl").mkdir()
+    (project / "trl" / "__init__.py").write_text('__version__ = version("trl")\n', encoding="utf-8")
+    (project / "VERSION").write_text("1.10.0.dev0\n", encoding="utf-8")
+    (project / "pyproject.toml").write_text(f'[project]\nname = "{name}"\n', encoding="utf-8")
+    assert releases(project / "configs") == expected
+
+
 def test_no_file_outside_of_the_repository_is_read(tmp_path: Path) -> None:
     (tmp_path / "requirements.txt").write_text("torch==1.0.0\n")
     inner = tmp_path / "project"
