@@ -245,6 +245,8 @@ def earliest(spec: TrainingSpec) -> str:
     newest = max(day for days in DAYS.values() for day in days.values())
     found = [f"{int(newest[:4]) - UNPINNED_YEARS}{newest[4:]}"]
     found += [_pinned(name, spec) for name in releases.LIBRARIES]
+    least = spec.facts.get("oldest_releases")
+    found += [_since(name, release) for name, release in least.value.items()] if least else []
     found += [ages["implementations"].get(str(spec.facts["implementation"].value), "")] if library else []
     found += [ages[kind].get(name, "") for kind, name in _model_words(spec)]
     program = None if spec.launch is None else embedder(spec.launch.called)
@@ -290,7 +292,12 @@ KINDS = ("implementations", "rope_types", "model_types", "keys")
 def _pinned(library: str, spec: TrainingSpec) -> str:
     """The day of the last border before a release that is pinned."""
     fact = spec.facts.get(releases.LIBRARIES[library].fact)
-    stated = None if fact is None or fact.node is None or fact.origin == ASSUMED else releases.series(fact.value)
+    return _since(library, None if fact is None or fact.node is None or fact.origin == ASSUMED else fact.value)
+
+
+def _since(library: str, release: object) -> str:
+    """The day of the last border that a release is not before; "" where there is none."""
+    stated = releases.series(release)
     if stated is None:
         return ""
     return max((day for border, day in DAYS.get(library, {}).items() if border <= stated), default="")

@@ -46,6 +46,7 @@ def days(spec: TrainingSpec) -> list[str]:
         pytest.param("", RECENT, "", "2025-03-28", id="the release before the first that knows the model"),
         pytest.param("", QWEN, "packing_strategy: bfd\n", "2025-06-15", id="the one before the first with a key"),
         pytest.param("transformers==4.57.6\n", QWEN, "", "2025-07-25", id="a release that is pinned"),
+        pytest.param("trl>=0.19.1\n", QWEN, "", "2025-06-20", id="one that the project asks for at least"),
     ],
 )
 def test_no_candidate_is_older_than_what_the_run_states(

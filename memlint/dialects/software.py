@@ -4,7 +4,8 @@ A config rarely says which PyTorch will run it, and the same config takes differ
 What an environment is installed from says it: a lock file, ``requirements.txt``, conda's ``environment.yml``,
 ``pyproject.toml``, ``setup.py``, a ``Dockerfile``. They are looked for beside the config and in the folders above it,
 up to the root of the repository; before all of them goes what a notebook installs itself, and the library that the
-repository is, or has a copy of. Only one exact release counts; a lower bound, or two pins that disagree, say nothing.
+repository is, or has a copy of. Only one exact release counts; two pins that disagree say nothing, and a lower bound
+that nothing older is installed.
 """
 
 from __future__ import annotations
@@ -30,6 +31,8 @@ REQUIREMENTS = (
 PACKAGES = {package: name for name, library in releases.LIBRARIES.items() for package in library.distributions}
 # A fact that several libraries' releases are -> the one that says whose it is here
 OWNERS: dict[str, Name] = {"framework_version": "framework", "implementation_version": "implementation"}
+AT_LEAST = ">="  # before the name of a package: of its lower bound
+_BOUNDS = (AT_LEAST, "~=")
 NOTEBOOK = ".ipynb"
 MAX_BYTES = 8 << 20
 MAX_CLIMB = 64
@@ -90,10 +93,26 @@ def state(facts: dict[str, Fact], path: str) -> None:
             continue
         value = f"{library} {pin.release}" if fact == "framework_version" else pin.release
         facts[fact] = Fact(named(fact), value, WRITTEN, package, Node(value, pin.span, pin.span, package))
+    least = {PACKAGES[package]: pin.release for package, pin in bounds(folder).items()}
+    if least:
+        facts["oldest_releases"] = Fact(
+            "oldest_releases", least, WRITTEN, "", reason="the project asks for no older ones"
+        )
 
 
 def pins(folder: str) -> dict[str, Pin]:
     """Package -> its release, as the nearest file that pins it has it."""
+    return {package: pin for package, pin in _asked_for(folder).items() if not package.startswith(AT_LEAST)}
+
+
+def bounds(folder: str) -> dict[str, Pin]:
+    """Package -> the release that it is no older than, as the nearest file that says so has it."""
+    found = _asked_for(folder).items()
+    return {package.removeprefix(AT_LEAST): pin for package, pin in found if package.startswith(AT_LEAST)}
+
+
+def _asked_for(folder: str) -> dict[str, Pin]:
+    """Both: a lower bound under the name of its package behind ``AT_LEAST``."""
     found: dict[str, Pin] = {}
     root = repository_root(folder)
     for at in files.above(folder, MAX_CLIMB):
@@ -104,8 +123,6 @@ def pins(folder: str) -> dict[str, Pin]:
         for name in (*LOCKS, *REQUIREMENTS):
             for package, pin in _read(os.path.normpath(os.path.join(at, name)), name, root).items():
                 found.setdefault(package, pin)
-        if len(found) == len(PACKAGES):
-            break
     return found
 
 
@@ -194,7 +211,7 @@ def _read(path: str, name: str, root: str) -> dict[str, Pin]:
 
 
 class _Found(NamedTuple):
-    """A pin in a text: the release stands from ``begin`` to ``end``."""
+    """A pin in a text, or a lower bound: the release stands from ``begin`` to ``end``."""
 
     package: str
     begin: int
@@ -202,8 +219,8 @@ class _Found(NamedTuple):
 
 
 def _required(text: str, at: int, end: int, fewest: int = 2) -> _Found | None:
-    """``torch[extra] == 2.1.0+cu118 ; python_version < "3.13"`` between two places of a text, blanks before it passed
-    over. ``fewest``: signs of equality."""
+    """``torch[extra] == 2.1.0+cu118 ; python_version < "3.13"`` between two places of a text, or ``torch>=2.1``, blanks
+    before it passed over. ``fewest``: signs of equality."""
     at = _past(text, at, end)
     name = _NAME.match(text, at, end)
     if name is None or name[0] not in PACKAGES:
@@ -211,6 +228,8 @@ def _required(text: str, at: int, end: int, fewest: int = 2) -> _Found | None:
     at = _past(text, name.end(), end)
     if text.startswith("[", at, end):
         at = _past(text, text.find("]", at, end) + 1 or end, end)
+    if text.startswith(_BOUNDS, at, end):
+        return _released(text, AT_LEAST + name[0], _past(text, at + len(AT_LEAST), end), end)
     signs = at
     while text.startswith("=", at, end) and at - signs <= 3:
         at += 1
@@ -307,8 +326,12 @@ def _matched(text: str, path: str, name: str) -> dict[str, Pin]:
         column = one.begin - text.rfind("\n", 0, one.begin)
         release = text[one.begin : one.end]
         pin = Pin(release, Span(path, line, column, line, column + len(release)))
-        if _series(found.setdefault(one.package, pin).release) != _series(release):
-            several.add(one.package)
+        known = found.setdefault(one.package, pin)
+        if not one.package.startswith(AT_LEAST):
+            if _series(known.release) != _series(release):
+                several.add(one.package)
+        elif (releases.series(release) or ()) < (releases.series(known.release) or ()):
+            found[one.package] = pin  # the least of several bounds
     return {package: pin for package, pin in found.items() if package not in several}
 
 
@@ -330,12 +353,12 @@ def _around(text: str, mention: re.Match[str], name: str) -> tuple[int, int]:
 
 def _project(text: str, path: str) -> dict[str, Pin]:
     """``[project] dependencies``, or Poetry's. Extras are not what a run is installed with."""
+    found = _listed_bounds(text, path)
     if not _may_pin(text):
-        return {}  # which spares most projects a TOML parser
+        return found  # which spares most projects a TOML parser
     from memlint.documents import toml
 
     document = toml.read(path, text)
-    found: dict[str, Pin] = {}
     listed = _at(document.root, "project", "dependencies")
     for node in listed.value if listed is not None and listed.is_list else ():
         text = node.value if isinstance(node.value, str) else ""
@@ -368,6 +391,26 @@ def _may_pin(text: str) -> bool:
             if rest.startswith("=") and rest.lstrip("=\"' ")[:1].isdigit():
                 return True
     return False
+
+
+def _listed_bounds(text: str, path: str) -> dict[str, Pin]:
+    """Lower bounds among the strings of ``[project]``, which need no parser: each stands on a line of its own, or in a
+    list on one."""
+    found: dict[str, Pin] = {}
+    table = ""
+    for number, line in enumerate(text.split("\n") if _MENTION.search(text) else (), start=1):
+        work.spend(1, "reading which releases are pinned")
+        header = _HEADER.match(line)
+        table = header[1].strip() if header else table
+        for mention in _MENTION.finditer(line) if table == "project" and not header else ():
+            if line[mention.start() - 1 : mention.start()] not in ("'", '"') or "#" in line[: mention.start()]:
+                continue
+            one = _required(line, mention.start(), len(line))
+            if one is not None and one.package.startswith(AT_LEAST):
+                column = one.begin + 1
+                span = Span(path, number, column, number, column + one.end - one.begin)
+                found.setdefault(one.package, Pin(line[one.begin : one.end], span))
+    return found
 
 
 def _at(node: Node, *names: str) -> Any:

@@ -244,6 +244,7 @@ AnyFact = Literal[
     "parallelism.persistence_elements",
     "parallelism.sub_group_elements",
     "outputs_kept",
+    "oldest_releases",
     "recorded_layers",
 ]
 FactName = IntegerFact | NumberFact | BooleanFact | WordFact | DtypeFact | ListFact | MappingFact | AnyFact
@@ -463,6 +464,7 @@ Facts = TypedDict(
         "framework": str,
         "framework_version": str,
         "transformers_version": str,
+        "oldest_releases": Any,
         "release.unsloth": str,
         "release.accelerate": str,
         "release.peft": str,

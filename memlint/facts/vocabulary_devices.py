@@ -196,6 +196,7 @@ SURROUNDINGS = (
         "where no file pins it, the last release that takes the keys that are written",
         absent="the newest known",
     ),
+    Entry("oldest_releases", "any", "library -> the release that the project asks for at least"),
     *(
         Entry(library.fact, "word", "of which `memlint/releases/` tells the behaviour (docs/releases.md)")
         for library in LIBRARIES.values()

@@ -68,7 +68,7 @@ FILES = {
         {},
     ),
     "an extra": ("requirements.txt", "transformers[torch]==4.36.2\n", {"transformers": "4.36.2"}),
-    "a lower bound says nothing": ("requirements.txt", "torch>=2.1\ntransformers~=4.36.2\n", {}),
+    "a lower bound is no pin": ("requirements.txt", "torch>=2.1\ntransformers~=4.36.2\n", {}),
     "a package of a longer name is another": ("requirements.txt", "torchaudio==2.1.0\ntorch-ema==0.3.1\n", {}),
     "pins that disagree say nothing": ("requirements.txt", "torch==2.1.0; a\ntorch==2.4.0; b\n", {}),
     "pins that differ in the build agree": (
@@ -126,6 +126,34 @@ def test_a_file_pins(project: Path, name: str, text: str, expected: dict[str, st
     (project / name).write_text(text)
 
     assert releases(project / "configs") == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "expected"),
+    [
+        pytest.param(
+            "requirements.txt",
+            "torch>=2.1\ntransformers~=4.36.2\ntrl>0.9\npeft<1.0\n",
+            {"torch": "2.1", "transformers": "4.36.2"},
+            id="requirements",
+        ),
+        pytest.param("requirements.txt", "trl>=0.9; a\ntrl>=0.7; b\n", {"trl": "0.7"}, id="the least of several"),
+        pytest.param("requirements.txt", "# trl>=0.9\ntrl==0.8.6\n", {}, id="a pin, and a comment"),
+        pytest.param("setup.py", '_deps = ["trl>=0.19.1", "torch==2.5.1"]\n', {"trl": "0.19.1"}, id="setup.py"),
+        pytest.param(
+            "pyproject.toml",
+            '[project]\ndependencies = [\n  "transformers>=4.56.2",\n  # "trl>=1.0",\n]\n'
+            '[project.optional-dependencies]\npeft = ["peft>=0.8.0"]\n',
+            {"transformers": "4.56.2"},
+            id="pyproject.toml, without its extras",
+        ),
+        pytest.param("environment.yml", "dependencies:\n  - pytorch>=1.10.1\n", {"pytorch": "1.10.1"}, id="conda"),
+    ],
+)
+def test_a_file_says_what_is_no_older(project: Path, name: str, text: str, expected: dict[str, str]) -> None:
+    (project / name).write_text(text)
+    found = software.bounds(str(project / "configs"))
+    assert {package: pin.release for package, pin in found.items()} == expected
 
 
 def test_the_nearest_file_goes_first_and_a_lock_before_what_was_asked_for(project: Path) -> None:
