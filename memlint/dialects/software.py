@@ -82,8 +82,8 @@ def state(facts: dict[str, Fact], path: str) -> None:
         return
     folder = os.path.dirname(path)  # a path from the working directory stays one in the report
     own = _read(path, NOTEBOOK, repository_root(folder)) if path.lower().endswith(NOTEBOOK) else {}
-    found = {**pins(folder), **own}
-    for package, pin in found.items():
+    exact, least = _apart({**_asked_for(folder), **own})
+    for package, pin in exact.items():
         library = PACKAGES[package]
         fact = releases.LIBRARIES[library].fact
         owner, old = OWNERS.get(fact), facts.get(fact)
@@ -93,26 +93,30 @@ def state(facts: dict[str, Fact], path: str) -> None:
             continue
         value = f"{library} {pin.release}" if fact == "framework_version" else pin.release
         facts[fact] = Fact(named(fact), value, WRITTEN, package, Node(value, pin.span, pin.span, package))
-    least = {PACKAGES[package]: pin.release for package, pin in bounds(folder).items()}
     if least:
-        facts["oldest_releases"] = Fact(
-            "oldest_releases", least, WRITTEN, "", reason="the project asks for no older ones"
-        )
+        oldest = {PACKAGES[package]: pin.release for package, pin in least.items()}
+        reason = "the project asks for no older ones"
+        facts["oldest_releases"] = Fact("oldest_releases", oldest, WRITTEN, "", reason=reason)
 
 
 def pins(folder: str) -> dict[str, Pin]:
     """Package -> its release, as the nearest file that pins it has it."""
-    return {package: pin for package, pin in _asked_for(folder).items() if not package.startswith(AT_LEAST)}
+    return _apart(_asked_for(folder))[0]
 
 
 def bounds(folder: str) -> dict[str, Pin]:
     """Package -> the release that it is no older than, as the nearest file that says so has it."""
-    found = _asked_for(folder).items()
-    return {package.removeprefix(AT_LEAST): pin for package, pin in found if package.startswith(AT_LEAST)}
+    return _apart(_asked_for(folder))[1]
+
+
+def _apart(found: dict[str, Pin]) -> tuple[dict[str, Pin], dict[str, Pin]]:
+    """Pins, and lower bounds."""
+    least = {name.removeprefix(AT_LEAST): pin for name, pin in found.items() if name.startswith(AT_LEAST)}
+    return {name: pin for name, pin in found.items() if not name.startswith(AT_LEAST)}, least
 
 
 def _asked_for(folder: str) -> dict[str, Pin]:
-    """Both: a lower bound under the name of its package behind ``AT_LEAST``."""
+    """Both, a lower bound under ``AT_LEAST`` and the name of its package."""
     found: dict[str, Pin] = {}
     root = repository_root(folder)
     for at in files.above(folder, MAX_CLIMB):

@@ -272,3 +272,20 @@ def test_no_more_of_a_copy_is_looked_into_than_a_few_hundred_files(tmp_path: Pat
         (package / f"m{number:04}.py").write_text("")
     (package / f"m{software.MAX_MODULES:04}.py").write_text("KINDS = ('ours',)\n")
     assert not software.copy_says(str(tmp_path / "run.yaml"), "trl", "ours")
+
+
+def test_a_notebook_installs_a_release_or_none_older_than_one(project: Path) -> None:
+    cells = [
+        "!pip install -q 'trl>=0.19.1' transformers==4.57.6\n",
+        "from trl import SFTConfig, SFTTrainer\n",
+        "SFTTrainer('Qwen/Qwen2.5-0.5B', SFTConfig(output_dir='o', max_length=512), train_dataset=data).train()\n",
+    ]
+    entries = [
+        {"cell_type": "code", "source": [cell], "metadata": {}, "outputs": [], "execution_count": None}
+        for cell in cells
+    ]
+    notebook = {"cells": entries, "metadata": {}, "nbformat": 4, "nbformat_minor": 5}
+    (project / "train.ipynb").write_text(json.dumps(notebook))
+    (spec,) = registry.specs(load(str(project / "train.ipynb")))
+    assert spec["oldest_releases"] == {"trl": "0.19.1"}
+    assert spec["transformers_version"] == "4.57.6"
