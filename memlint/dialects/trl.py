@@ -10,6 +10,7 @@ from memlint.dialects import known_scripts, registry, shardings
 from memlint.dialects import language_model as lm
 from memlint.dialects.accelerate import accelerate_facts, named_config, truth, unknown_sharing
 from memlint.dialects.companions import Companion
+from memlint.dialects.software import NOTEBOOK
 from memlint.dialects.stated import tree as tree_of
 from memlint.dialects.trees import find
 from memlint.dialects.unread import own_way
@@ -24,6 +25,7 @@ from memlint.trainers.table import ALWAYS, LOG_PROBABILITIES, NONE, TRAINERS, me
 _VERSION = "TRL 1.16"
 METHODS = tuple(method_of(name) for name in TRAINERS if name.startswith("trl."))
 _BESIDE: Final = "transformers_version"
+_CUDA = re.compile(r"cuda:(\d{1,6})")
 _PROMPT = 512  # max_prompt_length, where TRL had one
 _GENERATE = ("num_generations", "use_vllm", "generation_batch_size", "steps_per_generation")
 # trl/accelerate_configs: name -> (distributed_type, further keys), each for 8 processes in bf16
@@ -253,10 +255,12 @@ def _engine(spec: TrainingSpec) -> None:
     if not lm.trainer(spec).generates or not lm.setting(spec, "use_vllm"):
         return
     if spec.does("trl.engine_has_a_device"):
-        device = spec.root.get("vllm_device")  # auto: the one after those that train
-        training = [f"cuda:{rank}" for rank in range(spec.get("device_count", 1))]
-        shares = device is not None and device.plain() in training
-        usual = 0.9
+        stated, usual = spec.root.get("vllm_device"), 0.9
+        device = "auto" if stated is None else str(stated.value)
+        rank = _CUDA.fullmatch(device)
+        # auto is the one after those that train; where there is none, as for most notebooks, that one.
+        alone = device == "auto" and spec.document.path.lower().endswith(NOTEBOOK)
+        shares = alone or (rank is not None and int(rank[1]) < spec.get("device_count", 1))
     else:
         mode, usual = lm.setting(spec, "vllm_mode"), 0.3
         shares = spec.does("trl.engine_shares_the_card") if mode is None else mode == "colocate"

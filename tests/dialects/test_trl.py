@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -235,6 +236,12 @@ def test_keys_together(lines: str, expected: dict[str, Any]) -> None:
         ),
         pytest.param(
             "trl grpo",
+            "use_vllm: true\nvllm_device: 'cuda:1'\nnum_processes: 1000000000000000000",
+            {"engine_share": None},
+            id="another device than the one that trains",
+        ),
+        pytest.param(
+            "trl grpo",
             "use_vllm: true\nvllm_mode: colocate\nmax_prompt_length: 512",
             {"engine_share": 0.3, "release.trl": "0.27"},
             id="what is written goes by no release",
@@ -325,6 +332,28 @@ def test_methods_of_a_recipe(path: str, lines: str, method: str | None, reason: 
     assert spec.get("method") == method
     assert spec.unknown_reason.startswith(reason)
     assert (spec.architecture is None) is bool(reason)
+
+
+@pytest.mark.parametrize(
+    ("device", "share"),
+    [
+        pytest.param("", 0.9, id="the only one"),
+        pytest.param(", vllm_device='cuda:1', vllm_gpu_memory_utilization=0.7", None, id="one of its own"),
+    ],
+)
+def test_the_engine_of_a_notebook_is_on_its_only_device(tmp_path: Path, device: str, share: float | None) -> None:
+    (tmp_path / ".git").mkdir()
+    (tmp_path / "requirements.txt").write_text("trl==0.15.2\n")
+    cell = (
+        "from trl import GRPOConfig, GRPOTrainer\n"
+        f"args = GRPOConfig(output_dir='o', use_vllm=True, max_prompt_length=256{device})\n"
+        "GRPOTrainer('Qwen/Qwen2.5-0.5B', reward, args, train_dataset=data).train()\n"
+    )
+    entry = {"cell_type": "code", "source": [cell], "metadata": {}, "outputs": [], "execution_count": None}
+    notebook = {"cells": [entry], "metadata": {}, "nbformat": 4, "nbformat_minor": 5}
+    (tmp_path / "grpo.ipynb").write_text(json.dumps(notebook))
+    (spec,) = registry.specs(load(str(tmp_path / "grpo.ipynb")))
+    assert (spec.get("method"), spec.get("engine_share")) == ("grpo", share)
 
 
 def test_grpo_says_what_it_can() -> None:
