@@ -131,20 +131,22 @@ class Partial(NamedTuple):
 
 
 def at_least(
-    spec: TrainingSpec, states_bytes: Callable[[TrainingSpec], int], budget_bytes: int | None
+    spec: TrainingSpec, states_bytes: Callable[[TrainingSpec], int], budget_bytes: int | None, ends: bool = False
 ) -> Partial | None:
     """The bound of a run without an estimate, for several numbers of devices where nothing says how many share the
     states, and for the models after which its own is called where nobody knows that one; None where its weights, or
     what trains of them, are not known, either. Raises OutOfWork.
 
     states_bytes  what weights, gradients and optimizer states of a run take at its peak
+    ends          of the numbers of devices, only the fewest and the most
     """
     if _is_bounded(spec):
         models: tuple[str, ...] = ()
     elif not (models := tuple(one for one in _candidates(spec) if _is_bounded(spec.stating({MODEL: one})))):
         return None
-    found = [_bounds(spec.stating({MODEL: one}), (one,), states_bytes, budget_bytes) for one in models]
-    rows = [row for of_model in found for row in of_model] or _bounds(spec, (), states_bytes, budget_bytes)
+    copies = _at_ends(_DEVICES) if ends else _DEVICES
+    found = [_bounds(spec.stating({MODEL: one}), (one,), copies, states_bytes, budget_bytes) for one in models]
+    rows = [row for of_model in found for row in of_model] or _bounds(spec, (), copies, states_bytes, budget_bytes)
     first = spec.stating({MODEL: models[0]}) if models else spec
     names: tuple[Name, ...] = (*((MODEL,) if models else ()), *_of_bounds(first))
     return Partial(names, tuple(_key(spec, name) for name in names), tuple(rows), at_least=True) if rows else None
@@ -160,13 +162,23 @@ def _of_bounds(spec: TrainingSpec) -> tuple[Name, ...]:
     return (DEVICES,) if is_open else ()
 
 
+def _at_ends(values: tuple[Any, ...]) -> tuple[Any, ...]:
+    """The first and the last."""
+    return tuple(dict.fromkeys((*values[:1], *values[-1:])))
+
+
 def _bounds(
-    spec: TrainingSpec, model: tuple[str, ...], states_bytes: Callable[[TrainingSpec], int], budget_bytes: int | None
+    spec: TrainingSpec,
+    model: tuple[str, ...],
+    several: tuple[int, ...],
+    states_bytes: Callable[[TrainingSpec], int],
+    budget_bytes: int | None,
 ) -> list[Row]:
-    """The bounds of a run whose model is known, or is taken for one of the catalogue (``model``). Raises OutOfWork."""
+    """The bounds of a run whose model is known, or is taken for one of the catalogue (``model``), for ``several``
+    numbers of copies. Raises OutOfWork."""
     names, copy = _of_bounds(spec), _of_a_copy(spec)
     rows = []
-    for values in product(*(tuple(copies * copy for copies in _DEVICES) for _ in names)):
+    for values in product(*(tuple(copies * copy for copies in several) for _ in names)):
         known = spec if not names else spec.stating({DEVICES: values[0], "world_size": values[0]})
         try:
             found = min(states_bytes(_least(one)) for one in _plausible(known))
@@ -198,11 +210,14 @@ def _has_an_unknown_adapter(spec: TrainingSpec) -> bool:
     return spec.get("tuning") in _ADAPTED and spec.get("lora.r") is None
 
 
-def partial(spec: TrainingSpec, whole: Callable[[TrainingSpec], Estimate], budget_bytes: int | None) -> Partial | None:
+def partial(
+    spec: TrainingSpec, whole: Callable[[TrainingSpec], Estimate], budget_bytes: int | None, ends: bool = False
+) -> Partial | None:
     """The table of a run without an estimate; None where more than this is unknown. Raises OutOfWork, and UnknownModel
     with what else is unknown where no size that is tried leaves an estimate.
 
     whole  the estimate of a run, with all that its interval is made of: a verdict is about that
+    ends   of sizes only the smallest and the largest
     """
     if spec.architecture is not None:
         return None
@@ -217,6 +232,8 @@ def partial(spec: TrainingSpec, whole: Callable[[TrainingSpec], Estimate], budge
             tried[VOCABULARY] = rows if len(opened) == 1 else tuple(dict.fromkeys((*rows[:1], *rows[-1:])))
         if DEVICES in opened:
             tried[DEVICES] = tuple(copies * copy for copies in opened[DEVICES])
+        if ends:
+            tried |= {name: _at_ends(values) for name, values in tried.items() if name in (LENGTH, DEVICES, VOCABULARY)}
         if all(tried.values()) and _known(spec, _several(tried)) is not None:
             return _table(spec, tried, whole, budget_bytes)
     return None

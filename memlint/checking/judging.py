@@ -119,15 +119,19 @@ class Judge:
             """Each run of the table is one of its own, which others may equal."""
             return self._invocation.equal_runs.estimates(stated, allowed.gpu, measured, in_table=True)
 
+        def whole(stated: TrainingSpec) -> Estimate:
+            return estimates(stated).own(spans=spans)
+
+        def states(stated: TrainingSpec) -> int:
+            return estimates(stated).states_bytes(stated)
+
         try:
             with work.limited(work.meter().left // 2):  # the rest is for what the rules ask
                 try:
-                    found = partial(spec, lambda stated: estimates(stated).own(spans=spans), allowed.size_bytes)
+                    found = partial(spec, whole, allowed.size_bytes, ends=not spans)
                 except _unknown_model() as error:  # to state what is not stated would not be enough
                     spec.unknown_reason, found = str(error), None
-                return found or at_least(
-                    spec, lambda stated: estimates(stated).states_bytes(stated), allowed.size_bytes
-                )
+                return found or at_least(spec, states, allowed.size_bytes, ends=not spans)
         except work.OutOfWork:
             return None
 

@@ -63,8 +63,8 @@ def test_of_a_run_that_an_overview_only_lists_one_step_is_simulated(tmp_path: Pa
     assert len(simulated) > 10  # older releases, and the fix
 
 
-def test_the_rows_of_a_run_without_an_estimate_are_simulated_once_each(tmp_path: Path, simulated: list[int]) -> None:
-    """With one device and with more, where nobody says how many share the run."""
+def test_of_the_rows_of_a_run_without_an_estimate_the_ends_are_simulated(tmp_path: Path, simulated: list[int]) -> None:
+    """With one device and with eight, where nobody says how many share the run."""
     for number in range(5):
         shared = CONFIG + f"deepspeed: zero.json\nseed: {number}\n"
         (tmp_path / f"f{number}.yaml").write_text(shared.replace("1024", str(1024 + number)), encoding="utf-8")
@@ -74,9 +74,12 @@ def test_the_rows_of_a_run_without_an_estimate_are_simulated_once_each(tmp_path:
     assert len(rows) == 5
     assert len(simulated) == sum(map(len, rows))
     whole = check_paths([str(tmp_path)], Resolver({}))
-    assert [[row.device_bytes for row in run.partial.rows] for run in whole.runs if run.partial is not None] == [
-        [row.device_bytes for row in of_one] for of_one in rows
+    every = [run.partial.rows for run in whole.runs if run.partial is not None]
+    assert [len(of_one) for of_one in every] == [4] * 5
+    assert [[row.device_bytes for row in of_one] for of_one in rows] == [
+        [of_one[0].device_bytes, of_one[-1].device_bytes] for of_one in every
     ]
+    assert said(glance) == said(whole)
 
 
 def test_the_few_runs_that_are_told_one_by_one_are_told_whole(tmp_path: Path) -> None:
