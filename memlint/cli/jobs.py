@@ -5,7 +5,7 @@ to the report (:class:`memlint.checking.invocation.Outcome`); this process gathe
 made by one process, whatever the number of jobs, and is the same to the byte; what another process fails at, or cannot
 tell without the files before it, is checked here. What they estimate goes to the cache (:mod:`memlint.cache`) as well,
 where a closer look finds it. Each time a process comes back it takes a smaller share, so that all of them end at the
-same time, whatever files cost.
+same time, whatever files cost; the last files, which take less than another process's beginning, are left to the check.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +30,9 @@ if TYPE_CHECKING:
 
 FEW = 4  # files for which no process is started
 SENT_EVERY = 4  # files, by another process
+# Another process records the first run of each kind once more, which takes about as long: what the check itself will
+# have done by then is not worth it.
+WORTHWHILE_SECONDS = 0.1
 
 
 class Task(NamedTuple):
@@ -103,6 +107,7 @@ class Pile:
 
     def __init__(self, context: Any, count: int, jobs: int) -> None:
         self.jobs = jobs
+        self._begun = time.monotonic()
         self._first = context.Value("q", 0)  # that is not taken from the front
         self._behind = context.Value("q", count)  # the first of those that are taken from the end
 
@@ -115,10 +120,12 @@ class Pile:
             return True
 
     def share(self) -> range:
-        """Take a process's part of half of those that are left."""
+        """Take a process's part of half of those that are left; nothing where the check will soon have done them."""
         with self._behind.get_lock():
-            left = max(0, self._behind.value - self._first.value)
-            end = self._behind.value
+            end, first = self._behind.value, self._first.value
+            left = max(0, end - first)
+            if first and left * (time.monotonic() - self._begun) / first < WORTHWHILE_SECONDS:
+                return range(end, end)
             self._behind.value = end - min(left, max(1, left // (2 * self.jobs)))
             return range(self._behind.value, end)
 

@@ -191,9 +191,30 @@ def test_the_other_processes_end_with_the_check(tree: Path, tmp_path: Path) -> N
     assert not multiprocessing.active_children()
 
 
-def test_shares_become_smaller_and_end_where_the_check_is() -> None:
+@pytest.fixture
+def now(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The clock of the piles, in seconds."""
+    found = [0.0]
+    monkeypatch.setattr(time, "monotonic", lambda: found[0])
+    return found
+
+
+def test_what_the_check_will_soon_have_done_is_not_shared(now: list[float]) -> None:
+    pile = jobs_module.Pile(multiprocessing.get_context("spawn"), 100, 2)
+    assert all(pile.take(number) for number in range(50))
+    now[0] = 0.5  # ten milliseconds a file
+    shares = []
+    while share := pile.share():
+        shares.append(share)
+    assert 8 <= shares[-1].start - 50 < 10
+    now[0] = 50.0  # a second a file
+    assert pile.share()
+
+
+def test_shares_become_smaller_and_end_where_the_check_is(now: list[float]) -> None:
     pile = jobs_module.Pile(multiprocessing.get_context("spawn"), 100, 2)
     assert all(pile.take(number) for number in range(20))
+    now[0] = 1000.0
     shares = list(iter(pile.share, range(20, 20)))
     assert [len(share) for share in shares[:3]] == [20, 15, 11]
     assert sorted(number for share in shares for number in share) == list(range(20, 100))
