@@ -74,6 +74,19 @@ BORDERS = [
 
 
 @pytest.mark.parametrize(
+    ("asked", "release"),
+    [
+        pytest.param("", "0.28", id="a key that was taken away"),
+        pytest.param("trl>=0.28.0\n", "0.28", id="which the project's oldest release still takes"),
+        pytest.param("trl>=1.0\n", releases.LIBRARIES["trl"].newest, id="which it does not take any more"),
+    ],
+)
+def test_a_key_tells_no_release_that_the_project_does_not_ask_for(tmp_path: Path, asked: str, release: str) -> None:
+    (tmp_path / "requirements.txt").write_text(asked)
+    assert pinned(tmp_path, "dpo", "", max_prompt_length="256")["release.trl"] == release
+
+
+@pytest.mark.parametrize(
     ("behaviour", "method", "keys", "before", "after", "fact", "old", "new"), BORDERS, ids=[row[0] for row in BORDERS]
 )
 def test_a_pin_on_either_side_says_what_the_run_is(

@@ -385,7 +385,9 @@ _LENGTHS = ("max_seq_length", "max_seq_len")  # max_length since 0.20
 
 
 def _older_key(spec: TrainingSpec) -> tuple[Node, Series] | None:
-    """Of the keys that are written and that newer releases do not take, the one that went first, and when it did."""
+    """Of the keys that are written and that newer releases do not take, the one that went first, and when it did. One
+    that was gone already from what the project asks for at least is some other program's."""
+    least = releases.series((spec.get("oldest_releases") or {}).get("trl")) or ()
     found: list[tuple[Series, Node]] = []
     length = spec.fact("sequence_length")
     if length is not None and length.node is not None and length.label.lstrip("-").startswith(_LENGTHS):
@@ -394,7 +396,8 @@ def _older_key(spec: TrainingSpec) -> tuple[Node, Series] | None:
         node = spec.root.get(name)
         if node is not None:
             found.append((without, node))
-    without, node = min(found, key=lambda pair: pair[0], default=((), None))
+    taken = [(without, node) for without, node in found if least < without]
+    without, node = min(taken, key=lambda pair: pair[0], default=((), None))
     return None if node is None else (node, without)
 
 
