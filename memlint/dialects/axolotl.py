@@ -61,12 +61,16 @@ _ATTENTION = {
 }
 
 
+_OF_SAMPLES = ("datasets", "pretraining_dataset", "test_datasets", "sequence_len")
+
+
 def recognise(document: Document, root: Node) -> bool:
-    """Options alone are Axolotl's only behind its own program: other scripts have keys of these names."""
+    """Options alone are Axolotl's only behind its own program: other scripts have keys of these names. So have files
+    that other programs write beside their adapters, with none of what each config of Axolotl's says of its samples."""
     for command in document.commands:
         if command.options.span == root.span:
             return "axolotl" in command.called
-    return True
+    return document.format != "json" or any(root.get(name) is not None for name in _OF_SAMPLES)
 
 
 def _otherwise(spec: TrainingSpec) -> str:

@@ -398,8 +398,7 @@ def _may_pin(text: str) -> bool:
 
 
 def _listed_bounds(text: str, path: str) -> dict[str, Pin]:
-    """Lower bounds among the strings of ``[project]``, which need no parser: each stands on a line of its own, or in a
-    list on one."""
+    """Lower bounds among the strings of ``[project]``, looked for line by line: to parse the file takes longer."""
     found: dict[str, Pin] = {}
     table = ""
     for number, line in enumerate(text.split("\n") if _MENTION.search(text) else (), start=1):

@@ -361,8 +361,8 @@ def _said(spec: TrainingSpec) -> str:
     return stated.reason or f"TRL {stated.value}"
 
 
-# Keys of its trainers that TRL does not take, or go by, any more -> the first release without (trl/trainer/*_config.py
-# and grpo_trainer.py, in the wheels of 0.8.6 to 1.16).
+# Keys that a trainer took once, and the first release that refuses or ignores them (trl/trainer/*_config.py and
+# grpo_trainer.py, in the wheels of 0.8.6 to 1.16).
 _OF_PREFERENCES = (
     *("max_prompt_length", "max_completion_length", "label_pad_token_id", "ref_model_init_kwargs"),
     "generate_during_eval",
@@ -385,8 +385,8 @@ _LENGTHS = ("max_seq_length", "max_seq_len")  # max_length since 0.20
 
 
 def _older_key(spec: TrainingSpec) -> tuple[Node, Series] | None:
-    """Of the keys that are written and that newer releases do not take, the one that went first, and when it did. One
-    that was gone already from what the project asks for at least is some other program's."""
+    """Of the written keys that newer releases do not take, the one that went first, and the first release without it.
+    Where the project asks for a release that has no such key, the key is another program's, and tells nothing."""
     least = releases.series((spec.get("oldest_releases") or {}).get("trl")) or ()
     found: list[tuple[Series, Node]] = []
     length = spec.fact("sequence_length")

@@ -6,17 +6,17 @@ from memlint.facts.spec import Name
 from memlint.plugin import Run
 from memlint.units import format_bytes
 
-ONE_DEVICE = 'one device, as nothing here says that more share the run (`--gpu "{} x8"` does)'
-
 # Devices that are tried where nothing says how many share the run, each with all states shared (ZeRO 3).
 SHARED = (2, 4, 8, 16)
 
 
 def alone(run: Run) -> list[str]:
     """What a reader of a config that names no devices has to know, and on how many of them it would fit."""
-    if run.is_launched or run.fact("device_count") is not None:
+    assumed = () if run.estimate is None else run.estimate.assumptions
+    why = next((why for name, _, why in assumed if name == "devices"), "")
+    if not why:
         return []
-    said = [ONE_DEVICE.format(_card(run))]
+    said = [f'one device, as {why} (`--gpu "{_card(run)} x8"` does)']
     if run.fact("parallelism.strategy") is not None:
         return said
     for count in SHARED:

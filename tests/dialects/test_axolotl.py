@@ -53,6 +53,18 @@ CUT = "plugins:\n  - axolotl.integrations.cut_cross_entropy.CutCrossEntropyPlugi
         pytest.param(
             "a.sh", "python finetune.py --base_model x --micro_batch_size 4", ["program"], id="another script's options"
         ),
+        pytest.param(
+            "info.json",
+            '{"base_model": "x", "micro_batch_size": 1, "lora_r": 16, "max_seq_length": 512}',
+            [],
+            id="what another program writes beside its adapters",
+        ),
+        pytest.param(
+            "a.json",
+            '{"base_model": "x", "micro_batch_size": 1, "sequence_len": 512, "datasets": []}',
+            ["axolotl"],
+            id="a training config in JSON",
+        ),
         pytest.param("a.sh", "axolotl train --base_model x --micro_batch_size 4", ["axolotl"], id="its own program"),
     ],
 )

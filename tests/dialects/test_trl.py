@@ -236,9 +236,15 @@ def test_keys_together(lines: str, expected: dict[str, Any]) -> None:
         ),
         pytest.param(
             "trl grpo",
-            "use_vllm: true\nvllm_device: 'cuda:1'\nnum_processes: 1000000000000000000",
+            "use_vllm: true\nvllm_device: 'cuda:1'",
             {"engine_share": None},
             id="another device than the one that trains",
+        ),
+        pytest.param(
+            "accelerate launch --num_processes 1000000000000000000 trl/scripts/grpo.py",
+            "use_vllm: true\nvllm_device: 'cuda:1'",
+            {"engine_share": 0.9, "device_count": 10**18},
+            id="one of so many that nobody lists them",
         ),
         pytest.param(
             "trl grpo",
