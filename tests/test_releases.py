@@ -271,6 +271,18 @@ class Border(NamedTuple):
     gpu: str = ""
 
 
+UNEQUAL = """\
+base_model: google/gemma-4-E2B
+datasets: [{path: ours}]
+sequence_len: 2048
+micro_batch_size: 1
+adapter: lora
+lora_r: 8
+lora_target_modules: 'model.language_model.layers.[0-9]+.mlp.(up|down|gate)_proj'
+bf16: true
+gradient_checkpointing: true
+attn_implementation: sdpa
+"""
 FROZEN = """\
 model: {model_name: Qwen/Qwen2-VL-2B-Instruct, model_max_length: 64, torch_dtype_str: bfloat16, freeze_layers: [visual]}
 data: {train: {datasets: [{dataset_name: ours}]}}
@@ -383,6 +395,7 @@ RUNS = {
     ),
     "transformers.optimizer_is_fused": Border("run.yaml", STEP, "4.53.3", "4.54.0"),
     "transformers.grouped_heads_in_sdpa": Border("run.yaml", QWEN, "4.53.3", "4.54.0"),
+    "transformers.repeats_wide_heads_for_sdpa": Border("config.yml", UNEQUAL, "5.12.1", "5.13.0"),
     "transformers.parts_are_the_classes_own": Border("train.yaml", FROZEN, "4.57.6", "5.0.0"),
     "transformers.keeps_the_checkpoints_dtype": Border("run.yaml", QWEN, "4.57.6", "5.0.0"),
     "transformers.experts_are_one_tensor": Border("sft.yaml", MIXTURE, "4.57.6", "5.0.0"),

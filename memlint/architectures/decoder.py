@@ -21,7 +21,8 @@ class Experts(NamedTuple):
                       "sigmoid" (DeepSeek-V3, GLM-4.5), both from fp32 logits, then scaled; "granite" (a softmax over
                       the chosen ones of fp32 logits), "all" (each is asked about every token: Llama 4), "sampled" (two
                       are drawn: Phi-3.5-MoE), "minimax" (sigmoids of logits in fp32, without groups or a scale:
-                      MiniMax-M2), "lfm2" (sigmoids in the logits' own type, scaled)
+                      MiniMax-M2), "lfm2" (sigmoids in the logits' own type, scaled), "gemma4" (of normed tokens, the
+                      chosen ones scaled by a weight of each expert)
     grouped           experts form groups, of which only some are looked at
     renormalised      the chosen scores are divided by their sum
     first             layers before this one have a plain perceptron
@@ -118,13 +119,34 @@ class StateSpace(NamedTuple):
     layers: tuple[int, ...] = ()
 
 
+class UnequalLayers(NamedTuple):
+    """How layers differ from each other in their sizes (Gemma 4).
+
+    head_dim, key_value_heads  of layers without a window
+    keys_as_values    these have no product for values, which are the keys before their norm
+    reusing           so many last layers attend to the keys and values of the last layer of their kind before them
+    wider             these have perceptrons twice as wide
+    input_width       of what each layer is given of the tokens besides the stream; 0 for nothing
+    input_vocabulary  tokens that have such an input
+    """
+
+    head_dim: int
+    key_value_heads: int
+    keys_as_values: bool = False
+    reusing: int = 0
+    wider: bool = False
+    input_width: int = 0
+    input_vocabulary: int = 0
+
+
 class Decoder(NamedTuple):
     """Sizes, and the switches of the program.
 
     norm          "rms" (LLaMA: rounded, then scaled), "rms_wide" (OLMo2: scaled, then rounded), "gemma" (scaled by
                   ``1 + weight`` in fp32), "layer", "layer_weight" (without a bias), "layer_no_bias" (Cohere's own),
                   "layer_plus" (by ``1 + weight``, in autocast's dtype: Nemotron),
-                  "plain" (no parameters: OLMo)
+                  "plain" (no parameters: OLMo), "rms_weight_wide" (scaled by a weight in fp32, then rounded, the root
+                  a power: Gemma 4)
     lowered_norm  autocast does not widen it: it is made in 16 bits (llm-foundry)
     residual      "pre" (norm, block, add), "post" (block, norm, add), "sandwich" (a norm before and one after),
                   "parallel" (attention and perceptron read the same norm), "parallel_two" (each has its own),
@@ -168,8 +190,8 @@ class Decoder(NamedTuple):
     normed_head   rows of the head are divided by their norms in each step (Baichuan 2)
     embedding_norm    embedded tokens are normed (BLOOM)
     code          whose code computes the layers, where it is more than switches: "common", "bloom", "codegen",
-                  "falcon", "falcon_h1", "gpt_neo", "gptj", "llama4", "mpt"; of models that bring it along: "baichuan",
-                  "chatglm", "chatglm2", "glm4_chat", "internlm", "minicpm", "qwen"
+                  "falcon", "falcon_h1", "gemma4", "gpt_neo", "gptj", "llama4", "mpt"; of models that bring it along:
+                  "baichuan", "chatglm", "chatglm2", "glm4_chat", "internlm", "minicpm", "qwen"
     kernels       ways to compute attention that this code has, besides writing the scores out
     residual_last          of parallel residuals, the stream is added to the sum of both (Phi)
     named_attention        what attention returns has a name until the layer is done (StableLM)
@@ -244,6 +266,22 @@ class Decoder(NamedTuple):
     linear: GatedDelta | None = None
     convolution: ShortConvolution | None = None
     space: StateSpace | None = None
+    unequal: UnequalLayers | None = None
+
+    def reuses(self, number: int) -> bool:
+        """Whether this layer attends to keys and values of an earlier one."""
+        return self.unequal is not None and number >= self.layers - self.unequal.reusing
+
+    def stores(self, number: int) -> bool:
+        """Whether later layers attend to this one's keys and values: of its kind the last that has its own."""
+        if self.unequal is None or not self.unequal.reusing or self.reuses(number):
+            return False
+        own = [n for n in range(self.layers - self.unequal.reusing) if self.window(n) == self.window(number)]
+        return number == own[-1]
+
+    def window(self, number: int) -> int:
+        """The attention window of this layer; 0 for none."""
+        return self.windows[number] if self.windows else 0
 
     @property
     def hybrid(self) -> bool:

@@ -1,7 +1,7 @@
 """From a ``config.json`` to the weights of what lies beside a decoder that reads text alone: what sees, and what hears.
 
-Source: ``transformers`` 5.23, ``models/{idefics3,internvl,lfm2_vl,llama4,mistral3,pixtral,qwen3_5,siglip2,smolvlm,
-voxtral}/modeling_*.py``; defaults are those of ``configuration_*.py``.
+Source: ``transformers`` 5.23, ``models/{gemma4,gemma4_unified,idefics3,internvl,lfm2_vl,llama4,mistral3,pixtral,
+qwen3_5,siglip2,smolvlm,voxtral}/modeling_*.py``; defaults are those of ``configuration_*.py``.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ class _Parts:
     def __init__(self) -> None:
         self.linears: list[tuple[str, int, int, bool]] = []
         self.tensors: list[tuple[str, tuple[int, ...]]] = []
+        self.buffers: list[tuple[str, tuple[int, ...]]] = []
 
     def linear(self, name: str, inputs: int, outputs: int, bias: bool = True) -> None:
         self.linears.append((name, inputs, outputs, bias))
@@ -36,8 +37,14 @@ class _Parts:
         if bias:
             self.tensor(f"{name}.bias", outputs)
 
+    def bounded(self, name: str, inputs: int, outputs: int, bounds: bool) -> None:
+        """A product within a module, which has bounds of what goes in and comes out (Gemma 4)."""
+        self.linear(f"{name}.linear", inputs, outputs, bias=False)
+        if bounds:
+            self.buffers += [(f"{name}.{end}", ()) for end in ("input_min", "input_max", "output_min", "output_max")]
+
     def made(self) -> Beside:
-        return Beside(tuple(self.linears), tuple(self.tensors))
+        return Beside(tuple(self.linears), tuple(self.tensors), buffers=tuple(self.buffers))
 
 
 def mistral3(sizes: Sizes) -> Beside:
@@ -205,8 +212,90 @@ def llama4(sizes: Sizes) -> Beside:
     return parts.made()
 
 
+def gemma4(sizes: Sizes) -> Beside:
+    """A tower of vision, and one of sound where the config has one; both may bound what its products take."""
+    seen, heard, parts = _part(sizes, "vision_config"), sizes.get("audio_config"), _Parts()
+    width, tower = _size(seen, "hidden_size", 768), "vision_tower"
+    inner, head = _size(seen, "intermediate_size", 3072), _size(seen, "head_dim", 64)
+    heads, keys = _size(seen, "num_attention_heads", 12), _size(seen, "num_key_value_heads", 12)
+    bounded, patch = bool(seen.get("use_clipped_linears", False)), _size(seen, "patch_size", 16)
+    parts.linear(f"{tower}.patch_embedder.input_proj", 3 * patch**2, width, bias=False)
+    places = _size(seen, "position_embedding_size", 10_240)
+    parts.tensor(f"{tower}.patch_embedder.position_embedding_table", 2, places, width)
+    for number in range(_size(seen, "num_hidden_layers", 16)):
+        layer = f"{tower}.encoder.layers.{number}"
+        for name, outputs in (("q_proj", heads), ("k_proj", keys), ("v_proj", keys)):
+            parts.bounded(f"{layer}.self_attn.{name}", width, outputs * head, bounded)
+        parts.bounded(f"{layer}.self_attn.o_proj", heads * head, width, bounded)
+        for name, inputs, outputs in (("gate", width, inner), ("up", width, inner), ("down", inner, width)):
+            parts.bounded(f"{layer}.mlp.{name}_proj", inputs, outputs, bounded)
+        parts.tensor(f"{layer}.self_attn.q_norm.weight", head)
+        parts.tensor(f"{layer}.self_attn.k_norm.weight", head)
+        for name in ("input", "post_attention", "pre_feedforward", "post_feedforward"):
+            parts.tensor(f"{layer}.{name}_layernorm.weight", width)
+    if seen.get("standardize", False):
+        parts.buffers += [(f"{tower}.std_bias", (width,)), (f"{tower}.std_scale", (width,))]
+    parts.linear("embed_vision.embedding_projection", width, _width(sizes), bias=False)
+    if isinstance(heard, Sizes):
+        _gemma4_ears(parts, heard)
+        parts.linear("embed_audio.embedding_projection", _size(heard, "output_proj_dims", 1536), _width(sizes), False)
+    return parts.made()
+
+
+def _gemma4_ears(parts: _Parts, heard: Sizes) -> None:
+    width, heads, tower = _size(heard, "hidden_size", 1024), _size(heard, "num_attention_heads", 8), "audio_tower"
+    first, second = heard.get("subsampling_conv_channels", (128, 32))
+    bounded = bool(heard.get("use_clipped_linears", True))
+    entry = f"{tower}.subsample_conv_projection"
+    for number, (inputs, outputs) in enumerate(((1, first), (first, second))):
+        parts.convolution(f"{entry}.layer{number}.conv", inputs, outputs, (3, 3), bias=False)
+        parts.tensor(f"{entry}.layer{number}.norm.weight", outputs)
+    parts.linear(f"{entry}.input_proj_linear", first // 4 * second, width, bias=False)
+    for number in range(_size(heard, "num_hidden_layers", 12)):
+        layer = f"{tower}.layers.{number}"
+        for half in ("feed_forward1", "feed_forward2"):
+            parts.bounded(f"{layer}.{half}.ffw_layer_1", width, 4 * width, bounded)
+            parts.bounded(f"{layer}.{half}.ffw_layer_2", 4 * width, width, bounded)
+            parts.tensor(f"{layer}.{half}.pre_layer_norm.weight", width)
+            parts.tensor(f"{layer}.{half}.post_layer_norm.weight", width)
+        for name in ("q_proj", "k_proj", "v_proj", "post"):
+            parts.bounded(f"{layer}.self_attn.{name}", width, width, bounded)
+        parts.linear(f"{layer}.self_attn.relative_k_proj", width, width, bias=False)
+        parts.tensor(f"{layer}.self_attn.per_dim_scale", width // heads)
+        parts.bounded(f"{layer}.lconv1d.linear_start", width, 2 * width, bounded)
+        parts.bounded(f"{layer}.lconv1d.linear_end", width, width, bounded)
+        kernel = _size(heard, "conv_kernel_size", 5)
+        parts.tensor(f"{layer}.lconv1d.depthwise_conv1d.weight", width, 1, kernel)
+        parts.tensor(f"{layer}.lconv1d.pre_layer_norm.weight", width)
+        parts.tensor(f"{layer}.lconv1d.conv_norm.weight", width)
+        for name in ("norm_pre_attn", "norm_post_attn", "norm_out"):
+            parts.tensor(f"{layer}.{name}.weight", width)
+    parts.linear(f"{tower}.output_proj", width, _size(heard, "output_proj_dims", 1536))
+
+
+def gemma4_unified(sizes: Sizes) -> Beside:
+    """A product for patches and one for pieces of sound, in place of towers."""
+    seen, heard, parts, embedder = _part(sizes, "vision_config"), sizes.get("audio_config"), _Parts(), "embed_vision"
+    side = _size(seen, "patch_size", 16) * _size(seen, "pooling_kernel_size", 3)
+    pixels, width = 3 * side**2, _size(seen, "mm_embed_dim", 3840)
+    parts.norm(f"{embedder}.patch_ln1", pixels)
+    parts.linear(f"{embedder}.patch_dense", pixels, width)
+    parts.norm(f"{embedder}.patch_ln2", width)
+    parts.tensor(f"{embedder}.pos_embedding", _size(seen, "mm_posemb_size", 1120), 2, width)
+    parts.norm(f"{embedder}.pos_norm", width)
+    projection = "multimodal_embedder.embedding_projection"
+    parts.linear(f"{embedder}.{projection}", _size(seen, "output_proj_dims", 3840), _width(sizes), bias=False)
+    if isinstance(heard, Sizes):
+        parts.linear(
+            "embed_audio.embedding_projection", _size(heard, "audio_embed_dim", 640), _width(sizes), bias=False
+        )
+    return parts.made()
+
+
 # model_type -> what lies beside its decoder, where that reads text alone
 BESIDE: dict[str, Callable[[Sizes], Beside]] = {
+    "gemma4": gemma4,
+    "gemma4_unified": gemma4_unified,
     "idefics3": idefics3,
     "internvl": internvl,
     "lfm2_vl": lfm2_vl,

@@ -50,6 +50,11 @@ def _mixture(config: Mapping[str, Any], model_type: str) -> Experts | None:
         router = _ALIKE[model_type]
         chosen = 2 if router == "sampled" else number_of(config, "num_experts_per_tok")
         return Experts(count, chosen, width, router=router, renormalised=router in ("mixtral", "minimax"))
+    if model_type == "gemma4_text":
+        if not config.get("enable_moe_block", False):
+            return None
+        count, chosen = number_of(config, "num_experts"), number_of(config, "top_k_experts")
+        return Experts(count, chosen, number_of(config, "moe_intermediate_size"), router="gemma4")
     if model_type == "lfm2_moe":
         return _lfm2_experts(config)
     if model_type == "llama4_text":

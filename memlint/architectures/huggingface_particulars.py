@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from memlint.architectures.decoder import Latent, ShortConvolution, StateSpace
+from memlint.architectures.decoder import Latent, ShortConvolution, StateSpace, UnequalLayers
 from memlint.architectures.sizes import layer_types, number_of
 from memlint.facts.spec import UnknownModel
 
@@ -150,6 +150,33 @@ def _unrotated(config: Mapping[str, Any], layers: int) -> tuple[int, ...]:
     return tuple(number for number in range(layers) if (number + 1) % interval == 0)
 
 
+def _gemma4(config: Mapping[str, Any], facts: dict[str, Any]) -> None:
+    """The last layer has no window, whatever the config says."""
+    if config.get("use_bidirectional_attention") == "all":
+        raise UnknownModel("Gemma 4 whose tokens all see each other is not known")
+    layers, windows = facts["layers"], facts["windows"]
+    facts["windows"] = windows = (*windows[: layers - 1], 0) if windows else ()
+    equal = bool(config.get("attention_k_eq_v", False))
+    stated = config.get("per_layer_config") or {}  # as newer releases write it down
+    own = next((one for one in stated.values() if isinstance(one, Mapping)), {}) if isinstance(stated, Mapping) else {}
+    heads = own.get("num_key_value_heads") or (config.get("num_global_key_value_heads") if equal else None)
+    unified = config.get("model_type") in ("gemma4_unified", "gemma4_unified_text")  # which has no such inputs
+    width = 0 if unified else config.get("hidden_size_per_layer_input", 256) or 0
+    reusing = config.get("num_kv_shared_layers") or 0
+    if reusing and {bool(w) for w in windows[: layers - reusing]} != {bool(w) for w in windows}:
+        raise UnknownModel("num_kv_shared_layers: a kind of layer has none that makes keys and values")
+    facts["code"] = "gemma4"
+    facts["unequal"] = UnequalLayers(
+        own.get("head_dim") or config.get("global_head_dim", 512),
+        heads or facts["key_value_heads"],
+        equal,
+        reusing,
+        bool(config.get("use_double_wide_mlp", False)),
+        width,
+        config.get("vocab_size_per_layer_input", 262_144) if width else 0,
+    )
+
+
 def _llama4(config: Mapping[str, Any], facts: dict[str, Any]) -> None:
     """Layers that rotate attend within chunks, unless the config says otherwise."""
     layers, chunk = facts["layers"], config.get("attention_chunk_size", 8192) or 0
@@ -259,6 +286,7 @@ PARTICULARS: dict[str, Callable[[Mapping[str, Any], dict[str, Any]], None]] = {
     "falcon_h1": _falcon_h1,
     "glm4_moe": _glm4_moe,
     "glm4_moe_lite": _latent,
+    **dict.fromkeys(("gemma4_text", "gemma4_unified_text"), _gemma4),
     "gpt2": _gpt2,
     "gpt_bigcode": _gpt_bigcode,
     "gpt_neo": _gpt_neo,

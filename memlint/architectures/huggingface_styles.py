@@ -40,6 +40,14 @@ _GEMMA = {
     "output_bias": _BIAS,
     "head_dim": 256,
 }
+_GEMMA4 = {
+    **_GEMMA,
+    "norm": "rms_weight_wide",
+    "residual": "sandwich",
+    "both_masks": True,
+    "logit_cap": Key("final_logit_softcapping", None),
+    "local_tables": True,
+}
 _LFM = {"query_norm": "head", "output_name": "out_proj", "tied": True, "attention_dropout": 0.0}
 _EMBEDDED = {"tied": True, "norm": "layer", "rotary": "none"}
 
@@ -252,6 +260,8 @@ STYLES: dict[str, dict[str, Any]] = {
         "logit_cap": Key("final_logit_softcapping", None),
         "local_tables": True,
     },
+    "gemma4_text": {**_GEMMA4, "windows": ("every 6", 512)},
+    "gemma4_unified_text": {**_GEMMA4, "windows": ("every 6", 1024)},
     "gpt2": {
         **_EMBEDDED,
         "plain_softmax": True,
@@ -412,6 +422,8 @@ STYLES: dict[str, dict[str, Any]] = {
 # config.json of another model type, whose decoder is one of those above
 ALIASES = {
     "gemma3": "gemma3_text",
+    "gemma4": "gemma4_text",
+    "gemma4_unified": "gemma4_unified_text",
     "llama4": "llama4_text",
     "qwen3_5": "qwen3_5_text",
     "qwen3_5_moe": "qwen3_5_moe_text",
@@ -444,6 +456,7 @@ OWN_CODE: dict[str, tuple[str, ...]] = {
     "codegen": (),
     "falcon": ("sdpa", "flash"),
     "falcon_h1": ("sdpa", "flash"),
+    **dict.fromkeys(("gemma4_text", "gemma4_unified_text"), ("sdpa",)),  # some heads are too wide for others
     "gpt_neo": ("flash",),
     "gptj": ("flash",),
     "mpt": (),

@@ -67,7 +67,7 @@ def text_alone(config: Mapping[str, Any]) -> TextAlone:
     name = str(sizes.get("model_type"))
     words = decoder(sizes if name in DECODER_ALONE else _part(sizes, "text_config"))
     words = _tied(words, sizes)
-    sense = "sound" if "audio_config" in sizes else "images"
+    sense = "images" if "vision_config" in sizes else "sound"
     seen = packed_tower(_part(sizes, "vision_config"), name) if name in PACKED else None
     whole = _shuffling(sizes, words) if name == "internvl" else None
     return TextAlone(name, words, BESIDE[name](sizes), sense, seen, whole)

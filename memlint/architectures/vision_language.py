@@ -69,11 +69,13 @@ class Beside(NamedTuple):
     linears   (name, inputs, outputs, whether it has a bias) of each linear layer
     tensors   (name, shape) of every other parameter
     fixed     names of those that never train
+    buffers   (name, shape) of each
     """
 
     linears: tuple[tuple[str, int, int, bool], ...]
     tensors: tuple[tuple[str, tuple[int, ...]], ...]
     fixed: tuple[str, ...] = ()
+    buffers: tuple[tuple[str, tuple[int, ...]], ...] = ()
 
 
 class TextAlone(NamedTuple):

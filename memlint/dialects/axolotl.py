@@ -178,7 +178,12 @@ def _images(spec: TrainingSpec) -> None:
 
 def _attention(spec: TrainingSpec) -> None:
     """The older switches; where nothing is stated, what transformers takes."""
-    stated = spec.fact("attention")
+    stated, hybrid = spec.fact("attention"), spec.fact(lm.HYPER + "gemma4_hybrid_attn_impl")
+    if hybrid is not None and truth(hybrid.value):
+        large = spec.fact(lm.HYPER + "large_head_attention") or spec.fact(lm.HYPER + "flash_attn_d512")
+        if large is None or large.value in (None, False, "sdpa"):  # else by a kernel of Axolotl's own
+            lm.put(spec, "attention", "flash_and_sdpa", hybrid, f"{VERSION}: SDPA where heads are too wide")
+            return
     if stated is not None and stated.value:
         lm.attention(spec)
         return

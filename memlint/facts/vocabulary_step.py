@@ -109,7 +109,9 @@ ACTIVATIONS = (
         absent="`as_decoder`",
     ),
     Entry("activation_offloading", "boolean", "what is saved for backward goes to host memory", absent="false"),
-    Entry("attention", "word", "`eager`, `sdpa`, `flash`, `xformers`"),
+    Entry(
+        "attention", "word", "`eager`, `sdpa`, `flash`, `xformers`, `flash_and_sdpa` (SDPA for heads that are too wide)"
+    ),
     Entry(
         "loss",
         "word",

@@ -44,6 +44,7 @@ from memlint.meta.ops.elementwise import (
     minimum,
     mish,
     mul,
+    mul_,
     neg,
     pow,
     relu,

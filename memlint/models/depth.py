@@ -65,7 +65,7 @@ class Stack(NamedTuple):
 
 def stack_of(decoder: Decoder) -> Stack:
     """How its layers repeat, by how they are built."""
-    if decoder.code in OWN_LAYERS:
+    if decoder.code in OWN_LAYERS or decoder.unequal is not None:
         return Stack()
     layers, windows = decoder.layers, decoder.windows
     other = {*(decoder.linear.layers if decoder.linear else ())}

@@ -112,6 +112,14 @@ BEHAVIOURS: dict[str, Behaviour] = {
         "SDPA is given grouped heads of keys and values as they are, and no copies for each head",
         "transformers/integrations/sdpa_attention.py; huggingface/transformers#39412",
     ),
+    "transformers.repeats_wide_heads_for_sdpa": Behaviour(
+        "transformers",
+        (5, 13),
+        None,
+        LESS,
+        "of heads wider than 256, whose groups no fused kernel takes, each has copies of its keys and values for SDPA",
+        "transformers/integrations/sdpa_attention.py: use_gqa_in_sdpa",
+    ),
     "transformers.parts_are_the_classes_own": Behaviour(
         "transformers",
         None,

@@ -420,6 +420,14 @@ def test_a_key_sets_its_fact_and_the_fact_points_at_it(lines: str, fact: str, va
             {"quantization.bits": 8, "quantization.experts": True},
             id="experts in few bits",
         ),
+        pytest.param(
+            BASE + FLASH + "gemma4_hybrid_attn_impl: true\n", {"attention": "flash_and_sdpa"}, id="SDPA for wide heads"
+        ),
+        pytest.param(
+            BASE + FLASH + "gemma4_hybrid_attn_impl: true\nlarge_head_attention: auto\n",
+            {"attention": "flash"},
+            id="a kernel of its own for wide heads",
+        ),
         pytest.param(BASE + "use_ray: true\nray_num_workers: 4\n", {"device_count": 4}, id="Ray's processes"),
     ],
 )

@@ -58,6 +58,11 @@ RECURRENT: dict[str, Any] = {
     "linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 16, "linear_value_head_dim": 24,
 }  # fmt: skip
 
+UNEQUAL: dict[str, Any] = {
+    **SIZES, "num_hidden_layers": 6, "head_dim": 16, "global_head_dim": 32, "sliding_window": 16,
+    "layer_types": ["sliding_attention", "full_attention"] * 3,
+}  # fmt: skip
+
 TWO = {**SIZES, "num_hidden_layers": 2}
 
 # The same under the names that older configurations have.
@@ -123,6 +128,19 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "gemma2": {**SIZES, "head_dim": 32},
     "gemma2 with a window shorter than the rows": {**SIZES, "head_dim": 32, "sliding_window": 16},
     "gemma3_text": {**SIZES, "head_dim": 32, "num_hidden_layers": 7, "sliding_window": 16},
+    "gemma4_text": {**UNEQUAL, "hidden_size_per_layer_input": 0},
+    "gemma4_text with keys for values": {
+        **UNEQUAL, "hidden_size_per_layer_input": 0, "attention_k_eq_v": True, "num_global_key_value_heads": 1,
+        "final_logit_softcapping": 30.0,
+    },
+    "gemma4_text with an input of each layer and shared keys": {
+        **UNEQUAL, "hidden_size_per_layer_input": 16, "vocab_size_per_layer_input": 500, "num_kv_shared_layers": 3,
+        "use_double_wide_mlp": True,
+    },
+    "gemma4_text with experts": {
+        **UNEQUAL, "hidden_size_per_layer_input": 0, "enable_moe_block": True, "num_experts": 8, "top_k_experts": 2,
+        "moe_intermediate_size": 96,
+    },
     "gpt2": {"vocab_size": 1000, "n_embd": 128, "n_layer": 3, "n_head": 4, "n_positions": 256},
     "opt": {
         **SIZES, "ffn_dim": 352, "word_embed_proj_dim": 128, "max_position_embeddings": 256,
@@ -335,6 +353,14 @@ SPECIAL = {
     "every second layer checkpointed": ("qwen3", Setting(autocast="bfloat16", every=2)),
     "one row shorter than the others": ("llama", Setting(dtype="bfloat16", padded=True)),
     "padded rows, wide heads": ("gemma", Setting(dtype="bfloat16", padded=True, length=50)),
+    "the older checkpointing with shared keys": (
+        "gemma4_text with an input of each layer and shared keys",
+        Setting(dtype="bfloat16", every=1, reentrant=True),
+    ),
+    "padded rows with heads of two widths": (
+        "gemma4_text with keys for values",
+        Setting(autocast="bfloat16", padded=True),
+    ),
     "padded rows with windows": ("gemma3_text", Setting(autocast="bfloat16", padded=True)),
     "a fused optimizer": ("mistral", Setting(dtype="bfloat16", optimizer="fused")),
     "a looping optimizer, accumulating": ("phi3", Setting(autocast="bfloat16", optimizer="loop", accumulation=2)),

@@ -118,12 +118,24 @@ REFUSED = {
     "a head that is not built": (SMALL, {"model_class": "masked_lm"}, "class 'masked_lm'"),
     "an adapter that nobody has": (SMALL, {"tuning": "magic"}, "kind 'magic'"),
     "modules that the model does not have": (SMALL, {"tuning": "lora", "lora.targets": ["c_attn"]}, "c_attn"),
+    "a pattern that no module's name is": (
+        SMALL, {"tuning": "lora", "lora.targets": "layers.[0-9]+.c_attn"}, r"is called layers\.\[0-9\]\+\.c_attn$"
+    ),
     "quantised weights that train": (SMALL, {"quantization.bits": 4}, "quantised"),
     "a quantisation that nobody has": (
         SMALL, {"tuning": "lora", "quantization.bits": 3, "quantization.kind": "magic"}, "'magic'"
     ),
     "a loss that nobody has": (SMALL, {"loss": "magic"}, "'magic'"),
     "a checkpointing that is another family's": (SMALL, {"checkpointing": "blocks"}, "'blocks'"),
+    "FlashAttention beside SDPA for equal heads": (
+        SMALL, {"attention": "flash_and_sdpa", "parameter_dtype": "bfloat16"}, "for some layers is not known for llama"
+    ),
+    "Gemma 4 whose tokens all see each other": (
+        {**SMALL, "model_type": "gemma4_text", "use_bidirectional_attention": "all"}, {}, "all see each other"
+    ),
+    "keys that no earlier layer of its kind has made": (
+        {**SMALL, "model_type": "gemma4_text", "num_kv_shared_layers": 1}, {}, "num_kv_shared_layers"
+    ),
     "rows without a length": (SMALL, {"sequence_length": None}, "length of a sample"),
 }  # fmt: skip
 
@@ -151,6 +163,33 @@ def test_two_sequences_per_sample_are_twice_the_samples() -> None:
 def test_a_multimodal_config_is_read_for_its_text_model() -> None:
     text = {**SMALL, "model_type": "gemma3_text", "head_dim": 16}
     assert parameters({"model_type": "gemma3", "text_config": text}) == parameters(text)
+
+
+UNEQUAL = {**SMALL, "model_type": "gemma4_text", "num_hidden_layers": 6, "head_dim": 16, "global_head_dim": 32,
+           "hidden_size_per_layer_input": 0}  # fmt: skip
+
+
+def test_the_last_layer_of_gemma4_has_no_window_whatever_its_config_says() -> None:
+    kinds = ["full_attention", *["sliding_attention"] * 5]
+    stated = huggingface.decoder({**UNEQUAL, "layer_types": kinds, "sliding_window": 8})
+    assert stated.windows == (0, 8, 8, 8, 8, 0)
+    assert huggingface.decoder(UNEQUAL).windows == (512,) * 5 + (0,)
+
+
+def test_sizes_of_gemma4_s_wide_layers_may_be_written_down_layer_by_layer() -> None:
+    """As transformers writes the config of a model that it has read."""
+    own = {"per_layer_config": {"5": {"head_dim": 48, "num_key_value_heads": 1}}}
+    sizes = huggingface.decoder({**UNEQUAL, **own}).unequal
+    assert sizes is not None
+    assert (sizes.head_dim, sizes.key_value_heads) == (48, 1)
+
+
+def test_where_some_heads_are_too_wide_for_flash_attention_only_their_scores_have_a_mask_of_samples() -> None:
+    facts = {"attention": "flash_and_sdpa", "parameter_dtype": "bfloat16", "compute_dtype": "bfloat16"}
+    config = {**UNEQUAL, "layer_types": ["sliding_attention", "full_attention"] * 3, "num_key_value_heads": 4}
+    alone, packed = (record(spec_of(config, **facts, padding_free=free)).tape for free in (False, True))
+    mask = 2 * 32 * 32 * 2  # (rows, 1, tokens, tokens) in 16 bits
+    assert round((packed.saved_bytes - alone.saved_bytes) / mask) == 3
 
 
 def test_every_model_type_of_the_table_builds() -> None:

@@ -258,6 +258,15 @@ def mul(x: Tensor, y: Tensor | float) -> Tensor:
     return out
 
 
+def mul_(x: Tensor, y: Tensor) -> Tensor:
+    """In place, by what asks for no gradient: the result shares x's storage."""
+    out = x.alias(x.shape, x.strides)
+    if tracked(x):
+        dtype, layout = x.dtype, layout_of(y)
+        record(out, (x,), (y,), lambda g: (fresh(g.shape, dtype, layout_of(g), layout),))
+    return out
+
+
 def div(x: Tensor, y: Tensor | float) -> Tensor:
     if not isinstance(y, Tensor):
         return _elementwise(x, "nothing")

@@ -26,7 +26,9 @@ from memlint.models.language import (
     preference,
     quantisation,
 )
+from memlint.models.language.attention import WIDEST_GROUPED_HEAD
 from memlint.models.language.decoder import LanguageModel, replace_linears
+from memlint.models.language.parts import HYBRID_ATTENTION, HYBRID_PACKED
 from memlint.models.system import System
 from memlint.named_tuple import NamedTuple
 
@@ -329,9 +331,9 @@ def _cast_by_deepspeed(spec: TrainingSpec) -> bool:
 def attention(spec: TrainingSpec, dtype: DType, autocast: bool) -> str:
     """Which implementation computes it. Raises UnknownModel for one that is not known, or cannot take the dtype."""
     kind: str = spec.get("attention", "sdpa")
-    if kind not in ("eager", "sdpa", "flash", "xformers"):
+    if kind not in ("eager", "sdpa", "flash", "xformers", HYBRID_ATTENTION):
         raise UnknownModel(f"{spec.spelled('attention')} is {kind!r}, an implementation that is not known")
-    if kind == "flash" and dtype.itemsize != 2 and not autocast:
+    if kind in ("flash", HYBRID_ATTENTION) and dtype.itemsize != 2 and not autocast:
         raise UnknownModel(f"FlashAttention takes bfloat16 and float16, not {dtype.name}")
     return kind
 
@@ -354,11 +356,18 @@ def language_model(spec: TrainingSpec, config: Decoder, dtype: DType, autocast: 
     implementation = spec.get("implementation", "transformers")
     if kind == "flash" and config.code in REMOTE and kind not in config.kernels:
         kind = "eager"  # such code does not ask
+    if kind == HYBRID_ATTENTION:
+        if config.code != "gemma4":
+            raise UnknownModel(f"FlashAttention for some layers is not known for {config.adapters.name}")
+        kind = HYBRID_PACKED if spec.get("padding_free") else kind
     if kind == "flash" and kind not in config.kernels and implementation == "transformers":
         raise UnknownModel(f"transformers has no FlashAttention for {config.adapters.name}")
     grouped = implementation == "transformers" and config.key_value_heads != config.heads
     if kind == "sdpa" and grouped and not spec.does("transformers.grouped_heads_in_sdpa"):
         kind = "sdpa_repeated"
+    wide = config.unequal is not None and config.unequal.head_dim > WIDEST_GROUPED_HEAD
+    if kind == "sdpa" and wide and not spec.does("transformers.repeats_wide_heads_for_sdpa"):
+        kind = "sdpa_grouped"
     loss = spec.get("loss", "full")
     if loss not in ("full", "chunked", "fused", "in_forward", "outputs", "shifted", "named", "copied"):
         raise UnknownModel(f"the loss {loss!r} is not known")

@@ -196,7 +196,7 @@ class _LinearLayers:
         if self.spec.get("lora.parameters"):
             self.found += adapt_parameters(model, rank, self.spec["lora.parameters"], self.method, dropout)
         if not self.found:
-            named = ", ".join(self.targets)
+            named = self.targets if isinstance(self.targets, str) else ", ".join(self.targets)
             raise UnknownModel(f"no linear layer of {self.config.adapters.name} is called {named}")
 
 

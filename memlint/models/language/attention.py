@@ -52,7 +52,7 @@ class Scores(Module):
 
     kind           "eager" keeps the probabilities; "sdpa" takes the kernel that torch takes; "flash" and "xformers"
                    name it; "sdpa_repeated" is SDPA before transformers 4.54: fewer heads of keys and values are
-                   always repeated
+                   always repeated; "sdpa_grouped" before 5.13: heads that are too wide for a fused kernel are not
     plain_softmax  GPT-2: the softmax has no dtype of its own, and the result is left as it lies
     """
 
@@ -73,7 +73,8 @@ class Scores(Module):
             output = F.scaled_dot_product_attention(query, key, value, backend="flash", dropout=dropout)
             return self.in_order(output), None
         backend = "efficient" if self.kind == "xformers" else ""
-        if self.groups > 1 and (mask is not None or key.shape[-1] > WIDEST_GROUPED_HEAD or self.repeats):
+        wide = key.shape[-1] > WIDEST_GROUPED_HEAD and self.kind != "sdpa_grouped"
+        if self.groups > 1 and (mask is not None or wide or self.repeats):
             key = repeat_heads(key, self.groups)
             value = repeat_heads(value, self.groups)
         output = F.scaled_dot_product_attention(

@@ -37,6 +37,7 @@ CLASSES = {
     "falcon": ("falcon", "FalconModel"),
     "falcon_h1": ("mamba2", "BesideModel"),
     "glm4_chat": ("chatglm", "GlmModel"),
+    "gemma4": ("gemma4", "Gemma4Model"),
     "gpt_neo": ("gptj", "GptNeoModel"),
     "gptj": ("gptj", "GptjModel"),
     "internlm": ("like_llama", "InternLmModel"),
@@ -62,7 +63,7 @@ def _of_transformers(spec: TrainingSpec, config: Decoder, kind: str, options: di
     if spec.get("checkpointing") == "blocks" or (spec.get("checkpointing_chunk") or 1) > 1:
         raise UnknownModel("recomputing some layers, or several together, is known in Megatron's code alone")
     kernels = spec.get("fused_kernels") or ()
-    if config.hybrid or config.space is not None or config.code == "llama4":
+    if config.hybrid or config.space is not None or config.code in ("gemma4", "llama4"):
         _refuse_what_is_unusual(spec, config, options)
     if config.linear is not None and "gated_delta_rule" in kernels:
         config = config._replace(linear=config.linear._replace(kernels=True))

@@ -28,6 +28,8 @@ def has_experts(config: Decoder, number: int) -> bool:
 
 def mixture_of(layer: Module) -> Any:
     """The mixture of experts of a layer; None where it has none."""
+    if hasattr(layer, "experts"):  # beside a perceptron (Gemma 4)
+        return layer
     found = getattr(layer, "mlp", None) or getattr(layer, "feed_forward", None)
     return found if hasattr(found, "experts") else None
 

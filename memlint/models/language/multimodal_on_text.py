@@ -10,7 +10,7 @@ from typing import Any
 from memlint.architectures.vision_language import Beside, TextAlone, VisionLanguage
 from memlint.facts.spec import TrainingSpec
 from memlint.meta.autograd import no_grad
-from memlint.meta.nn import Linear, Module, parameter
+from memlint.meta.nn import Linear, Module, buffer, parameter
 from memlint.meta.tensor import DType, Tensor, component, default_dtype, empty, int64
 from memlint.models import UnknownModel
 from memlint.models.language import Task, language_model, losses, sequence_length
@@ -40,6 +40,9 @@ def lying(beside: Beside) -> Part:
         module, name = whole.within(path)
         setattr(module, name, parameter(*shape))
         getattr(module, name).requires_grad = path not in beside.fixed
+    for path, shape in beside.buffers:
+        module, name = whole.within(path)
+        setattr(module, name, buffer(*shape))
     return whole
 
 

@@ -57,6 +57,24 @@ class GemmaNorm(RootMeanSquare):
         return to(output, x.dtype)
 
 
+class WeightWideNorm(Module):
+    """Gemma 4's: the root is a power; scaled by a weight in fp32 where it has one, then rounded."""
+
+    def __init__(self, width: int = 0) -> None:
+        self.weight = parameter(width) if width else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        normed = self.normalized(to(x, float32))
+        if self.weight is not None:
+            normed = normed * to(self.weight, float32)
+        return to(normed, x.dtype)
+
+    @staticmethod
+    def normalized(x: Tensor) -> Tensor:
+        mean_squared = F.mean(F.pow(x, 2.0), -1, keepdim=True) + 1e-6
+        return x * F.pow(mean_squared, -0.5)
+
+
 class CohereNorm(Module):
     """A layer norm without bias, written out in fp32. ``shape``: the last dimension, or heads and their width."""
 
@@ -130,6 +148,8 @@ def norm(kind: str, width: int) -> Module:
         return PlainNorm()
     if kind == "layer_plus":
         return PlusLayerNorm(width)
+    if kind == "rms_weight_wide":
+        return WeightWideNorm(width)
     kinds: dict[str, type[RootMeanSquare] | type[CohereNorm] | type[WeightNorm]] = {
         "layer_weight": WeightNorm,
         "rms": RootMeanSquare,
@@ -500,13 +520,17 @@ def _and(first: Tensor, second: Tensor) -> Tensor:
     return empty(shape, bool_)
 
 
+# FlashAttention for heads that it takes, and SDPA for wider ones, which rebuild the mask of a row of several samples.
+HYBRID_ATTENTION, HYBRID_PACKED = "flash_and_sdpa", "flash_and_sdpa_packed"
+
+
 def attention_mask(kind: str, batch: int, length: int, dtype: DType, window: int, padded: bool) -> Tensor | None:
     """What ``create_causal_mask`` and ``create_sliding_window_causal_mask`` hand to every layer.
 
     SDPA needs none where the kernel's own ``is_causal`` says it all: no row is padded, and no window is shorter than
     the rows. FlashAttention never does; eager attention always does, as numbers to add.
     """
-    if kind in ("flash", "xformers"):
+    if kind in ("flash", "xformers", HYBRID_ATTENTION, HYBRID_PACKED):
         return None
     if kind != "eager":
         windowed = 0 < window <= length
