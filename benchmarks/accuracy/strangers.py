@@ -218,6 +218,7 @@ DRAWS = {
     "5": "the fifth",
     "6": "the sixth",
     "7": "the seventh",
+    "8": "the eighth",
 }
 COUNTS = {"oom": "of reports of a run out of memory", "fits": "of reports of a run that fits its card"}
 

@@ -1,0 +1,1 @@
+deepspeed --num_gpus 1 main.py --model_name_or_path facebook/opt-1.3b --gradient_accumulation_steps 2 --lora_dim 128 --zero_stage 0 --deepspeed --output_dir ./output/ --per_device_train_batch_size 1 --per_device_eval_batch_size 1 --gradient_checkpointing

@@ -1,0 +1,31 @@
+CUDA_VISIBLE_DEVICES=0,1,2,3,4,5,6,7 nohup torchrun --nproc_per_node 8 > './logs/240415/train_m3_240415_batch_size_8_1.out' \
+-m FlagEmbedding.BGE_M3.run \
+--deepspeed '/workspace/train_embedding/m3/FlagEmbedding/deepspeed/ds_config.json' \
+--knowledge_distillation False \
+--output_dir './result/240415/' \
+--model_name_or_path 'BAAI/bge-m3' \
+--normlized True \
+--temperature 0.02 \
+--do_train  \
+--train_data '/workspace/train_embedding/data/m3/v9_train/split' \
+--cache_path './cache' \
+--per_device_train_batch_size 2 \
+--query_max_len 512 \
+--passage_max_len 8192 \
+--small_threshold 200 \
+--drop_threshold 200 \
+--fp16  \
+--train_group_size 8 \
+--learning_rate 5e-6 \
+--num_train_epochs 5 \
+--negatives_cross_device True \
+--logging_steps 10 \
+--warmup_ratio 0.1 \
+--weight_decay 0.01 \
+--overwrite_output_dir True \
+--gradient_checkpointing \
+--save_strategy 'steps' \
+--save_steps 1000 \
+--save_total_limit 15 \
+--sentence_pooling_method cls \
+--same_task_within_batch True

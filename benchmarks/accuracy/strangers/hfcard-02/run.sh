@@ -1,0 +1,12 @@
+python run_summarization.py \
+    --dataset_name samsum \
+    --do_eval True \
+    --do_train True \
+    --fp16 True \
+    --learning_rate 5e-05 \
+    --model_name_or_path sshleifer/distilbart-cnn-12-6 \
+    --num_train_epochs 3 \
+    --output_dir /opt/ml/model \
+    --per_device_eval_batch_size 8 \
+    --per_device_train_batch_size 8 \
+    --seed 7

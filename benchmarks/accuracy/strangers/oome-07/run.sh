@@ -1,0 +1,34 @@
+WANDB_DISABLED=True WANDB_MODE="disabled" torchrun --nproc_per_node 1 \
+    -m FlagEmbedding.finetune.embedder.encoder_only.m3 \
+    --model_name_or_path BAAI/bge-m3 \
+    --cache_dir ./cache/model \
+    --train_data /kaggle/input/bge-m3/postprocessed_training_bge_m3_data_score.jsonl \
+    --cache_path ./cache/data \
+    --train_group_size 6 \
+    --query_max_len 64 \
+    --passage_max_len 392 \
+    --pad_to_multiple_of 8 \
+    --knowledge_distillation True \
+    --same_dataset_within_batch True \
+    --small_threshold 0 \
+    --drop_threshold 0 \
+    --output_dir ./test_encoder_only_m3_bge-m3_sd \
+    --overwrite_output_dir \
+    --learning_rate 1e-5 \
+    --fp16 \
+    --num_train_epochs 8 \
+    --per_device_train_batch_size 1 \
+    --dataloader_drop_last True \
+    --warmup_ratio 0.1 \
+    --gradient_checkpointing \
+    --deepspeed /kaggle/working/FlagEmbedding/examples/finetune/ds_stage0.json \
+    --logging_steps 1 \
+    --save_steps 1000 \
+    --negatives_cross_device \
+    --temperature 0.02 \
+    --sentence_pooling_method cls \
+    --normalize_embeddings True \
+    --kd_loss_type m3_kd_loss \
+    --unified_finetuning False \
+    --fix_encoder True \
+    --use_self_distill True
