@@ -104,3 +104,19 @@ def test_known_findings_are_left_out(config: Path) -> None:
 def test_the_examples_are_reached_by_strings_too() -> None:
     path = str(EXAMPLES / "uni3d_dp" / "uni3d+dp.yaml")
     assert memlint.estimate(path, isolated=True) == memlint.estimate(Path(path), isolated=True)
+
+
+def test_overrides_reach_a_program_that_makes_its_trainer(tmp_path: Path) -> None:
+    """Its keys stand in no tree of the file."""
+    program = tmp_path / "train.py"
+    program.write_text(
+        "from transformers import AutoModelForCausalLM, Trainer, TrainingArguments\n"
+        "model = AutoModelForCausalLM.from_pretrained('gpt2')\n"
+        "Trainer(model=model, args=TrainingArguments('out', per_device_train_batch_size=1)).train()\n",
+        encoding="utf-8",
+    )
+    length = "max_seq_length=256"
+    less, more = (
+        memlint.estimate(program, (length, f"per_device_train_batch_size={batch}")).allocated_bytes for batch in (1, 64)
+    )
+    assert more > 2 * less

@@ -41,7 +41,7 @@ def specs_of(document: Document, settings: Settings) -> tuple[list[TrainingSpec]
             from memlint.documents.overrides import apply
 
             changed = document._replace(root=apply(document.root, overrides, document.path))
-            return registry.specs(changed, ()), changed
+            return registry.specs(changed, (), of_a_program=overrides), changed
         return registry.specs(document, overrides), document
     except Exception as error:
         # A mistyped -o is the caller's mistake, whichever file it meets first.

@@ -30,6 +30,7 @@ MAX_BYTES = 1 << 20
 # ppo_trainer_medo1.py). A class that calls the library's in its own has the library's loss.
 _LOSSES = ("compute_loss", "get_batch_loss_metrics", "training_step", "_inner_training_loop")
 _LOOP = "train"
+_LOOPS = ("_inner_training_loop", _LOOP)
 _LIBRARIES = ("trl", "transformers", "unsloth")
 
 # Trainers that repositories keep a copy of: the digest of what makes their loss (see ``shape``) -> the family that
@@ -207,8 +208,10 @@ def own_loss(path: str, name: str) -> Loss:
             if method and (family := DESCRIBED.get(shape(made), "")):
                 return Loss(family)
             if method:
-                what = "a loop" if method == _LOOP else "a loss"
-                why = OnTop(f"{name} has {what} of its own ({os.path.basename(at.path)}: {called}.{method})")
+                what = "a loop" if method in _LOOPS else "a loss"
+                why = f"{name} has {what} of its own ({os.path.basename(at.path)}: {called}.{method})"
+                if method not in _LOOPS or _has_gradients(made):
+                    why = OnTop(why)
                 return Loss("", why, scores(made, at.text) if method == "compute_loss" else None)
             bases = [base.id for base in made.bases if isinstance(base, ast.Name) and base.id.endswith("Trainer")]
             if not bases or bases[-1] == called:
@@ -308,10 +311,81 @@ def _constant(value: object) -> str:
         return type(value).__name__
 
 
+def made_out_of_sight(path: str) -> str:
+    """The name of a trainer that a program, or a module of its repository that it imports, makes of a class of the
+    repository's own; "" where there is none, or a library's is made, too. Raises OutOfWork.
+
+    path  the program's file
+    """
+    modules = list(_with_imports(path))
+    own = {name for one in modules for name, made in one.classes.items() if _is_a_trainer(made)}
+    if not own:
+        return ""
+    called = {word for one in modules for word in _CALLED.findall(one.text)}
+    made = {word for word in called if word in own or word.endswith("Trainer")}
+    return min(made) if made and made <= own else ""
+
+
+_CALLED = re.compile(r"(?<!class )\b([A-Z]\w*)\(")
+
+
+def _is_a_trainer(made: ast.ClassDef) -> bool:
+    return any(isinstance(base, ast.Name) and base.id.endswith("Trainer") for base in made.bases)
+
+
+def _has_gradients(made: ast.ClassDef) -> bool:
+    """Whether a class that has a loop of its own asks for a backward pass: some train without (MeZO), or update each
+    parameter as its gradient is made (LOMO)."""
+    return any(isinstance(node, ast.Attribute) and node.attr == "backward" for node in ast.walk(made))
+
+
+# What the loss of a model is taken with: one pass, a choice of what is returned, and names.
+_OF_ITS_OWN_LOSS = (
+    *(
+        ast.Assign,
+        ast.Return,
+        ast.If,
+        ast.IfExp,
+        ast.Expr,
+        ast.Call,
+        ast.keyword,
+        ast.Name,
+        ast.Attribute,
+        ast.Subscript,
+        ast.Constant,
+        ast.Tuple,
+        ast.expr_context,
+    ),
+)
+
+
+def _takes_the_models_loss(method: ast.FunctionDef) -> bool:
+    """Whether ``compute_loss`` runs its model once, over labels as well, and returns the loss that it gives: what
+    transformers' own does."""
+    parts = [part for statement in method.body for part in ast.walk(statement)]
+    if len(method.args.args) < 3 or not all(isinstance(part, _OF_ITS_OWN_LOSS) for part in parts):
+        return False
+    calls = [part for part in parts if isinstance(part, ast.Call)]
+    passes = [call for call in calls if isinstance(call.func, ast.Name) and call.func.id == method.args.args[1].arg]
+    if len(passes) != 1 or any(_called(call) != "isinstance" for call in calls if call not in passes):
+        return False
+    given = {word.arg for word in passes[0].keywords}
+    if not given & {None, "labels"}:
+        return False
+    taken = {part.attr for part in parts if isinstance(part, ast.Attribute)}
+    places = [part.slice for part in parts if isinstance(part, ast.Subscript)]
+    taken |= {place.value for place in places if isinstance(place, ast.Constant)}
+    return bool(taken & {"loss", 0})
+
+
 def _loss_of(made: ast.ClassDef) -> str:
     """The method by which a class makes a loss of its own, or a loop; "" where it has none, or asks its base for it."""
     for method in made.body:
-        if isinstance(method, ast.FunctionDef) and method.name in (*_LOSSES, _LOOP) and not _asks_its_base(method):
+        if not isinstance(method, ast.FunctionDef) or method.name not in (*_LOSSES, _LOOP):
+            continue
+        if method.name == "compute_loss" and _takes_the_models_loss(method):
+            continue
+        if not _asks_its_base(method):
             return method.name
     return ""
 

@@ -59,19 +59,20 @@ def likely(document: Document) -> list[Dialect]:
     return [one for one, first in firsts if first is None or not first.isdisjoint(keys)]
 
 
-def specs(document: Document, overrides: Sequence[str] = ()) -> list[TrainingSpec]:
+def specs(document: Document, overrides: Sequence[str] = (), *, of_a_program: Sequence[str] = ()) -> list[TrainingSpec]:
     """The training runs that a document states; empty where no known family recognises it.
 
     A YAML document with a defaults list is composed by the caller, who then has used the overrides; any other
-    document takes them here (``key=value``, in the keys of the file, or option names for a script). Raises
+    document takes them here (``key=value``, in the keys of the file, or option names for a script). A caller who has
+    changed the document gives those again that are of a program, whose keys stand in no tree of it. Raises
     ``documents.overrides.OverrideError`` for an override that makes no sense.
     """
     if document.format == "shell":
-        return _script_specs(document, overrides) or _by_itself(document)
+        return _script_specs(document, overrides) or _by_itself(document, of_a_program or overrides)
     document = prepared(document)
     found = _best(document, None)
     if found is None:
-        return _by_itself(document)
+        return _by_itself(document, of_a_program or overrides)
     family, match = found
     several = family.members(document)
     if len(several) > 1:
@@ -79,7 +80,7 @@ def specs(document: Document, overrides: Sequence[str] = ()) -> list[TrainingSpe
     return [family.spec(_overridden(match, overrides))]
 
 
-def _by_itself(document: Document) -> list[TrainingSpec]:
+def _by_itself(document: Document, overrides: Sequence[str]) -> list[TrainingSpec]:
     """The run of a script or a notebook that makes a trainer, started without options."""
     if document.format != "python" and not document.path.lower().endswith(".ipynb"):
         return []
@@ -89,7 +90,8 @@ def _by_itself(document: Document) -> list[TrainingSpec]:
     if script is None:
         return []
     found = script.document._replace(told=document.format == "python")
-    return [dialect(script.family).spec(Match(1, found, script.root, missing=_gap(script)))]
+    match = Match(1, found, script.root, missing=_gap(script))
+    return [dialect(script.family).spec(_overridden(match, overrides))]
 
 
 def _best(document: Document, command: Command | None) -> tuple[Dialect, Match] | None:

@@ -159,7 +159,7 @@ def read(path: str, text: str, options: Mapping[str, Node], is_started: bool = F
         return Script("hf-trainer", Node({}, Span(path, 1, 1, 1, 1)), found.document, why)
     trainer = next((call for call in reversed(found.calls) if _is_a_library_s(call, found)), None)
     if trainer is None:
-        return _own_loop(path, text, options, is_started) or _of_its_own(found, path)
+        return _own_loop(path, text, options, is_started) or _of_its_own(found, path, is_started)
     made = values_of(trainer)
     before = found.calls[: found.calls.index(trainer)]
     said, resumed = _said(trainer, before, path)
@@ -289,11 +289,13 @@ def is_an_embedder(call: Node | None) -> bool:
     )
 
 
-def _of_its_own(program: Program, path: str) -> Script | None:
+def _of_its_own(program: Program, path: str, is_started: bool) -> Script | None:
     """A script that makes a trainer of its repository's own, where that is described, or has a loss that nobody
-    describes; None for any other."""
+    describes; None for any other. Raises OutOfWork."""
     made = next((call for call in reversed(program.calls) if name_of(call).endswith("Trainer")), None)
     name = "" if made is None else str(values_of(made).get("_class_", values_of(made)["_target_"]).value)
+    if not name and is_started:
+        name = own_code.made_out_of_sight(path)
     found = own_code.own_loss(path, name.partition(".")[0]) if name else own_code.Loss()
     if not found.family and not found.why:
         return None

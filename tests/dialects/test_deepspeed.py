@@ -116,6 +116,11 @@ def test_a_config_alone_is_understood_and_names_no_model() -> None:
             id="weights on a disk",
         ),
         pytest.param(
+            '{"zero_optimization": {"stage": 3, "offload_param": {"device": "auto"}}}',
+            {"parallelism.offload_parameters": False},
+            id="a device that is left to DeepSpeed",
+        ),
+        pytest.param(
             '{"zero_optimization": {"stage": 3, "offload_param": {"device": "none"}}}',
             {"parallelism.offload_parameters": False},
             id="none is on the card",

@@ -317,6 +317,69 @@ class SimPOTrainer(Trainer):
 """
 
 
+DEFAULT_LOSS = "def compute_loss(self, model, inputs, return_outputs=False, **kwargs):\n        {}"
+
+
+@pytest.mark.parametrize(
+    ("body", "why"),
+    [
+        pytest.param('return model(input_ids=inputs["input_ids"], labels=inputs["labels"]).loss', "", id="by names"),
+        pytest.param(
+            'outputs = model(**inputs)\n        loss = outputs["loss"] if isinstance(outputs, dict) else outputs[0]\n'
+            "        return (loss, outputs) if return_outputs else loss",
+            "",
+            id="with its outputs",
+        ),
+        pytest.param("return model(**inputs)[0]", "", id="the first of what it returns"),
+        pytest.param("return model(input_ids=inputs['input_ids']).loss", "a loss", id="without labels"),
+        pytest.param("return model(**inputs).loss * 2", "a loss", id="times a number"),
+        pytest.param("return model(**inputs).loss + self.reference(**inputs).loss", "a loss", id="and another model's"),
+        pytest.param("return self.reference(**inputs).loss", "a loss", id="another model's"),
+    ],
+)
+def test_a_trainer_that_returns_its_models_own_loss_has_the_librarys(tmp_path: Path, body: str, why: str) -> None:
+    script = OWN.format(DEFAULT_LOSS.format(body)) + PARSED + MODEL + "Ours(model=model, args=args)\n"
+    spec = run(tmp_path, script, f"python train.py {OPTIONS} --model_name_or_path gpt2")
+    assert spec.unknown_reason == (why and f"Ours has {why} of its own (train.py: Ours.compute_loss)")
+
+
+LOOP = "def _inner_training_loop(self, args):\n        {}"
+MADE_WITHIN = """\
+from dataclasses import dataclass
+from transformers import HfArgumentParser, TrainingArguments
+from trainer import Ours
+
+class Framework:
+    def __init__(self, args):
+        self.args = args
+
+    def train(self):
+        Ours(model=self.load(), args=self.args).train()
+
+(args,) = HfArgumentParser((TrainingArguments,)).parse_args_into_dataclasses()
+Framework(args).train()
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "why", "bounded"),
+    [
+        pytest.param(OWN.format(LOOP.format("self.step()")), "a loop", False, id="a loop without gradients"),
+        pytest.param(OWN.format(LOOP.format("self.loss().backward()")), "a loop", True, id="a loop with gradients"),
+        pytest.param(OWN.format(BY_ITS_OWN), "a loss", True, id="a loss"),
+        pytest.param(OWN.format(WITHOUT), "", False, id="the library's loop and loss"),
+    ],
+)
+def test_a_trainer_that_is_made_out_of_sight_is_told_by_its_class(
+    tmp_path: Path, text: str, why: str, bounded: bool
+) -> None:
+    """What trains is not the library's loop, though all options are the library's (MeZO trains without gradients)."""
+    (tmp_path / "trainer.py").write_text(text, encoding="utf-8")
+    spec = run(tmp_path, MADE_WITHIN, f"python train.py {OPTIONS} --model_name_or_path gpt2")
+    assert spec.unknown_reason.startswith(why and f"Ours has {why} of its own (trainer.py: Ours.")
+    assert isinstance(spec.unknown_reason, OnTop) is bounded
+
+
 @pytest.mark.parametrize(
     ("what", "logs", "known"),
     [
