@@ -372,7 +372,7 @@ def _takes_the_models_loss(method: ast.FunctionDef) -> bool:
     given = {word.arg for word in passes[0].keywords}
     if not given & {None, "labels"}:
         return False
-    taken = {part.attr for part in parts if isinstance(part, ast.Attribute)}
+    taken: set[object] = {part.attr for part in parts if isinstance(part, ast.Attribute)}
     places = [part.slice for part in parts if isinstance(part, ast.Subscript)]
     taken |= {place.value for place in places if isinstance(place, ast.Constant)}
     return bool(taken & {"loss", 0})
