@@ -6,53 +6,13 @@ from collections.abc import Mapping
 from math import prod
 from typing import Any
 
-from memlint.dialects import companions
 from memlint.dialects import language_model as lm
+from memlint.dialects import shipped
 from memlint.dialects.accelerate import truth
-from memlint.dialects.stated import tree as tree_of
 from memlint.documents.node import Node
 from memlint.facts.spec import WRITTEN, Fact, Name, TrainingSpec, named
 
 VERSION = "Axolotl 0.19"
-# ``axolotl fetch deepspeed_configs`` puts these beside a config, which names them whether they are there or not:
-# name -> (stage, optimizer in host memory, parameters in host memory)
-_SHIPPED = {
-    "zero1": (1, False, False),
-    "zero1_torch_compile": (1, False, False),
-    "zero2": (2, True, False),
-    "zero2_torch_compile": (2, True, False),
-    "zero3": (3, False, False),
-    "zero3_bf16": (3, False, False),
-    "zero3_bf16_cpuoffload_all": (3, True, True),
-    "zero3_bf16_cpuoffload_params": (3, False, True),
-}
-
-
-def _deepspeed(spec: TrainingSpec) -> Fact | None:
-    """A file that ``axolotl fetch deepspeed_configs`` would put there, where the config names one that is not."""
-    named = spec.fact(lm.HYPER + "deepspeed")
-    if named is None or not isinstance(named.value, str) or named.node is None or named.span is None:
-        return None
-    stem = named.value.rsplit("/", 1)[-1].removesuffix(".json")
-    if "deepspeed_configs/" not in named.value or stem not in _SHIPPED:
-        return None
-    if companions.find(named.value, named.span.path) is not None:
-        return None
-    stage, optimizer, parameters = _SHIPPED[stem]
-    zero: dict[str, Any] = {"stage": stage, "overlap_comm": True}
-    if stage > 1:
-        zero["contiguous_gradients"] = True
-    if stage == 3:
-        zero.update(sub_group_size=0, max_live_parameters=0, max_reuse_distance=0, reduce_bucket_size="auto")
-        zero.update(stage3_prefetch_bucket_size="auto", stage3_param_persistence_threshold="auto")
-    for name, on in (("offload_optimizer", optimizer), ("offload_param", parameters)):
-        if on:
-            zero[name] = {"device": "cpu"}
-    tree = {"zero_optimization": zero, "bf16": {"enabled": True if "bf16" in stem else "auto"}}
-    node = tree_of(tree, named.node.span)
-    reason = f"as {VERSION} ships deepspeed_configs/{stem}.json"
-    spec.facts[named.name] = named._replace(value=tree, node=node, reason=reason)
-    return named._replace(reason=reason)
 
 
 def _stated_by_file(spec: TrainingSpec) -> list[Name]:
@@ -89,10 +49,10 @@ def fsdp(spec: TrainingSpec) -> None:
 
 def beside(spec: TrainingSpec) -> tuple[str, Mapping[str, Fact]]:
     """What the files beside the config state, and what of ``fsdp_config`` TrainingArguments has no name for."""
-    shipped, config = _deepspeed(spec), spec.fact(lm.HYPER + "fsdp_config")
+    file, config = shipped.settle(spec, shipped.AXOLOTL, VERSION), spec.fact(lm.HYPER + "fsdp_config")
     reason, overruling = lm.stated_sharing(spec)
-    if shipped is not None and "parallelism.zero_stage" in spec:
-        spec.facts.update((name, shipped._replace(name=name, value=spec[name])) for name in _stated_by_file(spec))
+    if file is not None and "parallelism.zero_stage" in spec:
+        spec.facts.update((name, file._replace(name=name, value=spec[name])) for name in _stated_by_file(spec))
     if config is None or spec.get("parallelism.strategy") not in ("fsdp1", "fsdp2"):
         return reason, overruling
     smallest = inner(config.value, "min_num_params")

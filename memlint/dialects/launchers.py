@@ -7,7 +7,7 @@ from memlint.documents.node import Command, Node, Unresolved
 from memlint.facts.spec import WRITTEN, Fact, Missing
 from memlint.named_tuple import NamedTuple
 
-TORCHRUN = ("torchrun", "torchrun_xpu", "torch_distributed_launch", "colossalai")
+TORCHRUN = ("torchrun", "torchrun_xpu", "torch_distributed_launch", "ft_launcher", "colossalai")
 ACCELERATE = ("accelerate launch", "accelerate-launch", "accelerate")
 
 

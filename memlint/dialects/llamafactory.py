@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from memlint.dialects import companions, glm_tuning, known_scripts, launchers
+from memlint.dialects import companions, glm_tuning, known_scripts, launchers, shipped
 from memlint.dialects import language_model as lm
 from memlint.dialects.accelerate import truth
 from memlint.documents.node import Document, Edit, Node
@@ -388,6 +388,10 @@ def _processes(spec: TrainingSpec) -> None:
         lm.put(spec, "allocator_conf", "expandable_segments:True", reason=reason)
 
 
+def _shipped(spec: TrainingSpec) -> None:
+    shipped.settle(spec, shipped.LLAMA_FACTORY, _VERSION)
+
+
 def _checkpointing(spec: TrainingSpec) -> None:
     """It is on unless it is switched off; the Trainer's own switch turns it on again (model_utils/checkpointing.py)."""
     trainer, inner = spec.fact(lm.HYPER + "gradient_checkpointing"), spec.fact(lm.HYPER + "use_reentrant")
@@ -463,6 +467,7 @@ FAMILY = lm.Family(
         Step(lm.model, lm.MODEL_FACTS),
         Step(glm_tuning.prepare, glm_tuning.FACTS),
         Step(_processes, ("device_count", "allocator_conf")),
+        Step(_shipped, (lm.HYPER + "deepspeed",)),
     ),
     follows=Graph(
         Step(lm.on_cpu),

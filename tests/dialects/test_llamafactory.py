@@ -513,6 +513,30 @@ def test_llama_factory_starts_its_processes_itself(prefix: str, expected: dict[s
     assert {name: spec.get(name) for name in expected} == expected
 
 
+@pytest.mark.parametrize(
+    ("file", "stage", "offloads"),
+    [
+        pytest.param("examples/deepspeed/ds_z2_config.json", 2, False, id="stage 2"),
+        pytest.param("examples/deepspeed/ds_z3_config.json", 3, False, id="stage 3"),
+        pytest.param(
+            "/root/LLaMA-Factory/examples/deepspeed/ds_z3_offload_config.json", 3, True, id="by its whole path"
+        ),
+    ],
+)
+def test_a_file_that_llama_factory_ships_is_known_without_its_checkout(file: str, stage: int, offloads: bool) -> None:
+    spec = run(SFT + f"deepspeed: {file}\n")
+    assert spec["parallelism.zero_stage"] == stage
+    assert spec["parallelism.offload_parameters"] is offloads
+    assert spec.missing == ()
+
+
+def test_a_file_that_is_there_goes_before_the_one_that_llama_factory_ships(tmp_path: Path) -> None:
+    file = "examples/deepspeed/ds_z3_config.json"
+    root = written(tmp_path, {"a.yaml": SFT + f"deepspeed: {file}\n", file: '{"zero_optimization": {"stage": 1}}'})
+    (spec,) = registry.specs(load(str(root / "a.yaml")))
+    assert spec["parallelism.zero_stage"] == 1
+
+
 def test_accelerate_and_fsdp(tmp_path: Path) -> None:
     accelerate = (
         "compute_environment: LOCAL_MACHINE\ndistributed_type: FSDP\nmixed_precision: bf16\nnum_machines: 1\n"

@@ -79,6 +79,10 @@ COMMANDS = {
     "accelerate of a module": ("accelerate launch -m pkg.x --b 1", "accelerate launch() pkg.x --b 1"),
     "deepspeed": ("deepspeed --num_gpus 2 --no_ssh a.py --b 1", "deepspeed(num_gpus=2,no_ssh=True) a.py --b 1"),
     "colossalai": ("colossalai run --nproc_per_node 2 a.py --b 1", "colossalai(nproc_per_node=2) a.py --b 1"),
+    "ft_launcher": (
+        "ft_launcher --nproc_per_node 2 --max-restarts=3 a.py --b 1",
+        "ft_launcher(nproc_per_node=2,max-restarts=3) a.py --b 1",
+    ),
     "colossalai without run": ("colossalai --nproc_per_node 2 a.py --b 1", "colossalai(nproc_per_node=2) a.py --b 1"),
     "a script behind --": ("torchrun --nnodes 2 -- a.py --b 1", "torchrun(nnodes=2) a.py --b 1"),
     "ipython": ("ipython a.py --b 1", "a.py --b 1"),

@@ -71,6 +71,7 @@ _LAUNCHER_NAMES = {
     "torchrun": "torchrun",
     "torchrun_xpu": "torchrun",
     "torch_distributed_launch": "torchrun",
+    "ft_launcher": "torchrun",  # nvidia-resiliency-ext's, "based on torchrun" (its usage guide)
     "deepspeed": "deepspeed",
     "composer": "torchrun",
     "colossalai": "torchrun",
