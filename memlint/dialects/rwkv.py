@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from memlint.dialects import language_model as lm
 from memlint.dialects import native
+from memlint.dialects.unread import own_way
 from memlint.facts.derive import Graph, Step
 from memlint.facts.spec import Name, TrainingSpec
 
@@ -95,7 +96,7 @@ def _unknown(spec: TrainingSpec) -> str:
         return f"precision {spec.get('compute_dtype')}: RWKV's kernels take bfloat16"
     if "device_count" not in spec:
         return "devices: how many there are is not stated"
-    return ""
+    return own_way(spec)
 
 
 def _finish(spec: TrainingSpec, reasons: Sequence[str], keys: Mapping[str, str]) -> TrainingSpec:

@@ -69,9 +69,10 @@ def named(spec: TrainingSpec, files: dict[str, dict[str, Any]]) -> tuple[Fact, s
 def settle(spec: TrainingSpec, files: dict[str, dict[str, Any]], version: str) -> Fact | None:
     """What such a file says, as if it stood where it is named; the fact that names it."""
     found = named(spec, files)
-    if found is None or found[0].node is None:
+    if found is None:
         return None
     stated, file = found
+    assert stated.node is not None
     reason = f"as {version} ships {file}"
     node = tree(files[file], stated.node.span)
     spec.facts[stated.name] = stated._replace(value=files[file], node=node, reason=reason)

@@ -32,12 +32,12 @@ WORDS: tuple[tuple[re.Pattern[str], str], ...] = tuple(
         (r"offload(?:ed|ing)?", "what is kept in the host's memory"),
         (
             r"(?:tensor|pipeline|context|sequence|expert|model)_(?:model_)?parallel(?:ism)?|zero_?stage|deepspeed_stage|sharding|fsdp"
-            r"|ulysses|ring_attn|ring_attention",
+            r"|ulysses|ring_attn|ring_attention|ds_(?:file|config|cfg|json)",
             SHARING,
         ),
         # What names the part that trains says that the rest does not, and so does what freezes the model itself.
         (
-            r"unfrozen|unfreeze|trainable|spectrum|(?:delta|peft|adapter)_(?:type|method)"
+            r"unfrozen|unfreeze|trainable|spectrum|(?:delta|peft|adapter)_(?:type|method)|peft|(?:use_)?q?lora|lora_(?:config|dim|r|rank)"
             r"|(?:freeze|frozen)_(?:l?lm|model|backbone|decoder|language|base|transformer)",
             PART,
         ),
@@ -48,6 +48,8 @@ WORDS: tuple[tuple[re.Pattern[str], str], ...] = tuple(
     )
 )
 _OFF = frozenset(("", "none", "no", "false", "null", "off", "0", "0.0", "-1"))
+# Values that say it whatever their key is called (``--train_type lora``, ``--ft_method ptuning``).
+_ADAPTED = frozenset(("lora", "qlora", "dora", "adalora", "ia3", "ptuning", "p-tuning", "prefix", "prefix-tuning"))
 _SIZE = re.compile(r"(?:_size|_degree|parallel|parallelism)$")
 
 
@@ -101,6 +103,8 @@ def _of(node: Node, schema: Schema | None, root: Schema, above: str, depth: int)
             yield from _of(child, None, root, path, depth + 1)
         elif _is_on(child, path):
             decides = next((what for words, what in WORDS if words.search(path) is not None), "")
+            if not decides and str(child.plain()).lower() in _ADAPTED:
+                decides = PART
             if decides:
                 yield Unread(str(name), _shown(child), child, decides)
 

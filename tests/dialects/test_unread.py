@@ -49,7 +49,9 @@ def test_a_config_with_thousands_of_them_names_some(tmp_path: Path) -> None:
     assert len(unread(spec)) == MOST
 
 
-@pytest.mark.parametrize("option", ["--zero_stage 3", "--deepspeed_stage 2", "--pipeline_parallel_size 4"])
+@pytest.mark.parametrize(
+    "option", ["--zero_stage 3", "--deepspeed_stage 2", "--pipeline_parallel_size 4", "--ds_file a.json"]
+)
 @pytest.mark.parametrize("keys", ["--max_length 512", "--block_size 512"], ids=["TRL's keys", "the Trainer's keys"])
 def test_a_program_that_shares_the_run_itself_has_no_estimate(option: str, keys: str, tmp_path: Path) -> None:
     command = f"deepspeed train.py --model_name_or_path gpt2 {keys} --per_device_train_batch_size 4 --do_train"
@@ -72,6 +74,10 @@ def test_a_config_that_shares_the_run_in_a_way_of_its_own_has_no_estimate_either
         "--trainable_layers 2",
         "--delta_type lora",
         "--spectrum_path a.yaml",
+        "--train_type lora",
+        "--ft_method ptuning",
+        "--peft lora",
+        "--lora_dim 16",
     ],
 )
 def test_a_program_that_chooses_what_trains_has_no_estimate(option: str, tmp_path: Path) -> None:
