@@ -185,13 +185,33 @@ def _precision(spec: TrainingSpec) -> str:
     return why or own.dtypes(spec)
 
 
+class _Model(NamedTuple):
+    """What a script trains where its command names nothing; ``beside``: an option that tells it from others of its name,
+    "" where the name is enough."""
+
+    model: str
+    key: str
+    reason: str
+    beside: str = ""
+
+
+_MODELS = {
+    "run_image_classification": _Model(
+        "google/vit-base-patch16-224-in21k", "model_name_or_path", f"{lm.TRANSFORMERS}: run_image_classification.py"
+    ),
+    known_scripts.LIGER_PROGRAM: _Model(
+        "meta-llama/Meta-Llama-3-8B", "model_name", known_scripts.LIGER, beside="use_liger"
+    ),
+}
+
+
 def _model_name(spec: TrainingSpec) -> None:
-    """The one script whose model may be left out, and LLaVA's own checkpoints."""
+    """The scripts whose model may be left out, and LLaVA's own checkpoints."""
     name = _task(spec)
-    if name == "run_image_classification" and spec.get("model") is None and lm.gap(spec, "model_name_or_path") is None:
-        reason = f"{lm.TRANSFORMERS}: {name}.py"
-        value = "google/vit-base-patch16-224-in21k"
-        spec.facts["model"] = Fact("model", value, DEFAULT, "--model_name_or_path", reason=reason)
+    known = _MODELS.get(name)
+    if known is not None and spec.get("model") is None and lm.gap(spec, known.key) is None:
+        if not known.beside or spec.root.get(known.beside) is not None:
+            spec.facts["model"] = Fact("model", known.model, DEFAULT, f"--{known.key}", reason=known.reason)
     joined.code(spec).named(spec)
 
 

@@ -60,6 +60,7 @@ _UNSLOTH: dict[Name, Any] = {
     lm.HYPER + "bf16": True,
     lm.HYPER + "dtype": "bfloat16",
 }
+LIGER, LIGER_PROGRAM = "Liger-Kernel: examples/huggingface/training.py", "training"
 # Alpaca's and FastChat's TrainingArguments
 _MAX_LENGTH = 512
 _CONVERSATIONS = ("train", "train_mem", "train_xformers", "train_flant5", "train_lora", "train_baichuan")
@@ -85,12 +86,12 @@ def prepare(spec: TrainingSpec, name: str) -> None:
         if whole is not None and truth(whole.value):
             lm.put(spec, lm.HYPER + "use_peft", False, whole)
             lm.put(spec, lm.HYPER + "bits", 16, whole)
-    elif name == "training" and spec.root.get("use_liger") is not None and spec.root.get("model_name") is not None:
+    elif name == LIGER_PROGRAM and spec.root.get("use_liger") is not None:
         fact_name: Name
         for fact_name, value in (("sequence_length", 512), (lm.HYPER + "dtype", "bfloat16")):
             known = spec.fact(fact_name)
             if known is None or known.node is None:
-                lm.put(spec, fact_name, value, reason="Liger-Kernel: examples/huggingface/training.py")
+                lm.put(spec, fact_name, value, reason=LIGER)
     elif name in _CONVERSATIONS and spec.root.get("data_path") is not None:
         unknown = lm.gap(spec, "model_max_length", "max_seq_length", "max_length")
         if unknown is None and spec.fact("sequence_length") is None:

@@ -160,6 +160,7 @@ LIGER = (
     "torchrun --nproc-per-node=4 training.py --model_name meta-llama/Meta-Llama-3-8B --bf16 --use_liger True"
     " --per_device_train_batch_size 64 --output_dir out\n"
 )
+LIGER_S_OWN_MODEL = LIGER.replace("--model_name meta-llama/Meta-Llama-3-8B ", "")
 UNSLOTH = (
     "python unsloth-cli.py --model_name unsloth/llama-3-8b --max_seq_length 8192 --load_in_4bit --r 64"
     " --per_device_train_batch_size 4 --output_dir out\n"
@@ -218,6 +219,11 @@ UNSLOTH = (
             LIGER,
             {"sequence_length": 512, "frozen_dtype": "bfloat16", "loss": "fused"},
             id="Liger-Kernel's example",
+        ),
+        pytest.param(
+            LIGER_S_OWN_MODEL,
+            {"sequence_length": 512, "model": "meta-llama/Meta-Llama-3-8B"},
+            id="Liger-Kernel's example, its own model",
         ),
         pytest.param(
             UNSLOTH,
