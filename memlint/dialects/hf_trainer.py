@@ -186,8 +186,8 @@ def _precision(spec: TrainingSpec) -> str:
 
 
 class _Model(NamedTuple):
-    """What a script trains where its command names nothing; ``beside``: an option that tells it from others of its name,
-    "" where the name is enough."""
+    """What a script trains where its command names nothing; ``beside``: an option that tells it from others of its
+    name, "" where the name is enough."""
 
     model: str
     key: str
@@ -209,9 +209,9 @@ def _model_name(spec: TrainingSpec) -> None:
     """The scripts whose model may be left out, and LLaVA's own checkpoints."""
     name = _task(spec)
     known = _MODELS.get(name)
-    if known is not None and spec.get("model") is None and lm.gap(spec, known.key) is None:
-        if not known.beside or spec.root.get(known.beside) is not None:
-            spec.facts["model"] = Fact("model", known.model, DEFAULT, f"--{known.key}", reason=known.reason)
+    told = known is not None and (not known.beside or spec.root.get(known.beside) is not None)
+    if told and known is not None and spec.get("model") is None and lm.gap(spec, known.key) is None:
+        spec.facts["model"] = Fact("model", known.model, DEFAULT, f"--{known.key}", reason=known.reason)
     joined.code(spec).named(spec)
 
 
