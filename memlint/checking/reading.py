@@ -126,7 +126,7 @@ def with_devices(spec: TrainingSpec, allowed: Allowance) -> TrainingSpec:
     """``--gpu h100-80gb x8`` says how many cards there are, unless the config does, and to families that ask which."""
     if not allowed.gpu:
         return spec
-    from memlint.data.catalogue import parse_gpu, says_how_many
+    from memlint.data.catalogue import AMPERE, parse_gpu, says_how_many
     from memlint.dialects import schema as schemas
 
     card, count = parse_gpu(allowed.gpu)
@@ -134,6 +134,8 @@ def with_devices(spec: TrainingSpec, allowed: Allowance) -> TrainingSpec:
     changes: dict[Name, Any] = {}
     if spec.family in schemas.families() and (asked := schemas.header(spec.family).get("card")):
         changes[asked] = card.capability
+    elif spec.architecture == "language_model" and 0 < card.major < AMPERE:
+        changes["compute_capability"] = card.capability  # whose attention is another one
     if says_how_many(allowed.gpu) and (written is None or written.node is None):
         changes |= {"device_count": count, "world_size": count}
     if not changes:

@@ -9,6 +9,8 @@ from typing import Any
 
 from memlint.named_tuple import NamedTuple
 
+AMPERE = 8  # the major compute capability that FlashAttention, bfloat16 and TF32 begin with
+
 
 class Gpu(NamedTuple):
     """One card.

@@ -64,6 +64,7 @@ class State:
         "transforms_tiles",
         "unpacked",
         "updated",
+        "without_flash",
     )
 
     def __init__(self) -> None:
@@ -78,6 +79,9 @@ class State:
         self.softmax_keeps_input = False  # torch before 1.11 (pull request 65242)
         # Convolutions of 3x3 in fp32 on a card without TF32: as products of transformed tiles.
         self.transforms_tiles = False
+        # A card before compute capability 8, which FlashAttention does not run on, nor the memory-efficient kernel in
+        # bfloat16 (native/transformers/cuda/sdp_utils.cpp: check_sm_version, less_than_sm80_mem_efficient_dtypes).
+        self.without_flash = False
         self.frame: Any = None  # the checkpoint frame that is being recorded or recomputed
         # The node whose formula runs, where it has recomputed what it saved: nothing else holds that any more.
         self.unpacked: Any = None

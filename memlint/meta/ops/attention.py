@@ -16,6 +16,7 @@ from memlint.meta.tensor import (
     DType,
     Shape,
     Tensor,
+    bfloat16,
     bool_,
     contiguous_strides,
     empty_like,
@@ -39,8 +40,8 @@ def scaled_dot_product_attention(
 ) -> Tensor:
     """(batch, heads, tokens, width); fewer heads of k and v: grouped queries, unless ``grouped`` is False, when a
     single one serves all as any dimension of 1 does, which no fused kernel knows. ``backend``: flash, efficient or
-    math; "" is what CUDA takes on an Ampere or newer card. The fused ones keep q, k, v, the output and one number per
-    row. ``mask``: True where attended, or a number added to the score.
+    math; "" is what CUDA takes on the run's card, an Ampere or newer one unless the state says else. The fused ones
+    keep q, k, v, the output and one number per row. ``mask``: True where attended, or a number added to the score.
     (native/transformers/attention.cpp)"""
     if mask is not None:
         mask = lower(mask)
@@ -74,6 +75,7 @@ def _attention_backend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = No
     packed = all(x.strides is None or x.strides[-1] == 1 for x in (q, k, v))
     if (
         low
+        and not state.without_flash
         and mask is None
         and packed
         and q.shape[1] % k.shape[1] == 0
@@ -83,7 +85,8 @@ def _attention_backend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = No
         return "flash"
     alignment = 8 if low else 4
     if (
-        packed
+        not (state.without_flash and q.dtype is bfloat16)
+        and packed
         and q.shape[1] == k.shape[1]
         and width % alignment == v.shape[-1] % alignment == 0
         and (mask is None or mask.strides is None or mask.strides[-1] == 1)

@@ -15,7 +15,7 @@ from memlint.meta.autograd import no_grad
 from memlint.meta.checkpoint import EVERY_OTHER_PRODUCT, recompute
 from memlint.meta.nn import Module
 from memlint.meta.tensor import DTYPES, DType, Tensor, default_dtype, float32, state
-from memlint.models import UnknownModel, split
+from memlint.models import UnknownModel, cards, split
 from memlint.models.depth import Stack, shortened, stack_of
 from memlint.models.language import (
     adapters,
@@ -84,6 +84,7 @@ def build(spec: TrainingSpec) -> System:
     autocast = compute in ("bfloat16", "float16") and (spec.get("autocast", False) or weights == "float32")
     optimizer = _optimizer(spec)
     state.softmax_keeps_input = spec.does("torch.softmax_keeps_its_input")
+    state.without_flash = cards.without_flash(spec)
     task = _task(spec, DTYPES[weights], autocast)
     model = task.model
     whole_bytes = _whole_bytes(spec, model) if _is_quantised(spec) else 0

@@ -22,7 +22,7 @@ from memlint.meta.autograd import record, tracked
 from memlint.meta.checkpoint import checkpoint
 from memlint.meta.nn import Module, buffer
 from memlint.meta.tensor import Tensor, component, empty, float32, int64, state
-from memlint.models import UnknownModel
+from memlint.models import UnknownModel, cards
 from memlint.models.language.decoder import LanguageModel, Layer
 from memlint.models.language.experts import has_experts
 from memlint.models.language.megatron_attention import LatentAttention, MegatronAttention, own_norm
@@ -219,7 +219,8 @@ def model(spec: TrainingSpec, config: Decoder, _: str, options: dict[str, Any]) 
     kind = spec.get("checkpointing")
     selective = kind == "selective"
     parts = spec.get("checkpointing_modules") or ("core_attn",)
-    flash = spec.get("attention", "flash") != "eager"
+    # Transformer Engine's fused kernels ask for such a card as well (attention/dot_product_attention/utils.py).
+    flash = spec.get("attention", "flash") != "eager" and (older or not cards.without_flash(spec))
     tensor = int(spec.get("parallelism.tensor") or 1)
     ranks = tensor if spec.get("parallelism.sequence", False) else 1
     adds = not older and spec.get("optimizer_library") == "megatron" and not spec.get(NOT_ADDED, False)
