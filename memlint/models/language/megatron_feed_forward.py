@@ -64,6 +64,8 @@ class RoutedExperts(Module):
         assert experts is not None
         self.kernels, self.gated = kernels, config.perceptron in ("gated", "gated_joined")
         made = (2 if self.gated else 1) * experts.intermediate
+        # Of the fused activations those of gates alone weigh their result; squared ReLU is compiled.
+        self.is_fused = (kernels.gate and self.gated) or config.activation == "squared_relu"
         self.weight1 = parameter(experts.number, made, config.width)
         self.weight2 = parameter(experts.number, config.width, experts.intermediate)
         shapes = self.weight1.shape, self.weight2.shape
@@ -71,10 +73,27 @@ class RoutedExperts(Module):
 
     def forward(self, given: Tensor, weights: Tensor) -> Tensor:
         made = grouped_product(given, self.weight1, self.kernels)
-        inner = made.shape[-1] // 2 if self.gated else made.shape[-1]
         again = "moe_act" in self.kernels.recomputes
-        made = passed(made, weights, (made.shape[0], inner), (made, weights))
-        return grouped_product(made, self.weight2, self.kernels, again)
+        activated = self.fused(made, weights) if again or self.is_fused else self.in_steps(made, weights)
+        del made
+        return grouped_product(activated, self.weight2, self.kernels, again)
+
+    def fused(self, made: Tensor, weights: Tensor) -> Tensor:
+        """``weighted_bias_swiglu_impl``: one kernel, which keeps what it is given. What is computed again keeps no more
+        than that either."""
+        inner = made.shape[-1] // 2 if self.gated else made.shape[-1]
+        return passed(made, weights, (made.shape[0], inner), (made, weights))
+
+    def in_steps(self, made: Tensor, weights: Tensor) -> Tensor:
+        """The activation, weighted in fp32, and rounded."""
+        if self.gated:
+            gate, up = F.chunk(made, 2, -1)
+            activated = F.silu(gate) * up
+        else:
+            activated = F.gelu(made)
+        of_rows = moved(weights, (made.shape[0], 1))  # scores in the order of the rows
+        weighted = activated * of_rows
+        return to(weighted, made.dtype)
 
 
 class MegatronExperts(Module):
