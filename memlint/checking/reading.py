@@ -134,8 +134,10 @@ def with_devices(spec: TrainingSpec, allowed: Allowance) -> TrainingSpec:
     changes: dict[Name, Any] = {}
     if spec.family in schemas.families() and (asked := schemas.header(spec.family).get("card")):
         changes[asked] = card.capability
-    elif spec.architecture == "language_model" and 0 < card.major < AMPERE:
-        changes["compute_capability"] = card.capability  # whose attention is another one
+    elif spec.architecture == "language_model" and (
+        0 < card.major < AMPERE or spec.get("implementation") == "megatron"
+    ):
+        changes["compute_capability"] = card.capability  # whose attention, or Transformer Engine, is another one
     if says_how_many(allowed.gpu) and (written is None or written.node is None):
         changes |= {"device_count": count, "world_size": count}
     if not changes:

@@ -9,7 +9,8 @@ from typing import Any
 
 from memlint.named_tuple import NamedTuple
 
-AMPERE = 8  # the major compute capability that FlashAttention, bfloat16 and TF32 begin with
+# Major compute capabilities: FlashAttention, bfloat16 and TF32 begin with the first.
+AMPERE, HOPPER = 8, 9
 
 
 class Gpu(NamedTuple):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from memlint.data.catalogue import AMPERE
+from memlint.data.catalogue import AMPERE, HOPPER
 from memlint.facts.spec import TrainingSpec
 
 
@@ -18,6 +18,17 @@ def without_flash(spec: TrainingSpec) -> bool:
     return _is_before_ampere(spec)
 
 
+def is_hopper_or_newer(spec: TrainingSpec) -> bool:
+    major = _major(spec)
+    return major is not None and major >= HOPPER
+
+
 def _is_before_ampere(spec: TrainingSpec) -> bool:
+    major = _major(spec)
+    return major is not None and major < AMPERE
+
+
+def _major(spec: TrainingSpec) -> int | None:
+    """Of the compute capability; None where no card is named, or one of AMD's, whose names are of another kind."""
     major = str(spec.get("compute_capability") or "").partition(".")[0]
-    return major.isdigit() and int(major) < AMPERE  # AMD's cards have another kind of name
+    return int(major) if major.isdigit() else None

@@ -210,6 +210,33 @@ def test_experts_keep_the_rows_that_visit_them() -> None:
     assert of_one_layer(MIXTRAL, attention="flash") == pytest.approx(expected, rel=0.002)
 
 
+def test_experts_whose_activation_is_not_fused_with_their_scores_keep_its_steps() -> None:
+    """Of each row silu's result, its product with the other half, and the score in its order, 2 I + 2 I + 4 bytes."""
+    fused = of_one_layer(MIXTRAL, attention="flash")
+    plain = of_one_layer(MIXTRAL, attention="flash", fused_kernels=["rms_norm", "rotary"])
+    assert plain - fused == S * B * K * (2 * INNER + 2 * INNER + 4) - S * B * K * 4  # the scores as the router has them
+
+
+def workspace_bytes(**facts: Any) -> int:
+    tape = record(spec_of(**facts)).tape
+    return sum(size for size, label in zip(tape.sizes, tape.labels) if label.component == "workspace")
+
+
+@pytest.mark.parametrize(
+    ("facts", "expected"),
+    [
+        pytest.param({}, 4, id="no card"),
+        pytest.param({"compute_capability": "8.0"}, 4, id="an A100"),
+        pytest.param({"compute_capability": "9.0"}, 32, id="an H100"),
+        pytest.param({"config": MIXTRAL, "compute_capability": "9.0"}, 5 * 32, id="a stream for each of four products"),
+        pytest.param({"hyperparameters__transformer_impl": "local"}, 0, id="Megatron's own layers"),
+        pytest.param({"fused_kernels": []}, 0, id="those of old"),
+    ],
+)
+def test_transformer_engine_gives_cublas_a_workspace_of_its_own(facts: dict[str, Any], expected: int) -> None:
+    assert workspace_bytes(**facts) == expected << 20
+
+
 QUERIES, KEYS, PLAIN, TURNED, VALUES = 96, 64, 32, 16, 32
 LATENT: dict[str, Any] = {
     "model_type": "deepseek_v3", "vocab_size": V, "hidden_size": H, "num_hidden_layers": LAYERS,

@@ -21,7 +21,7 @@ from memlint.meta import functional as F
 from memlint.meta.autograd import record, tracked
 from memlint.meta.checkpoint import checkpoint
 from memlint.meta.nn import Module, buffer
-from memlint.meta.tensor import Tensor, component, empty, float32, int64, state
+from memlint.meta.tensor import Tensor, component, empty, float32, int64, state, uint8
 from memlint.models import UnknownModel, cards
 from memlint.models.language.decoder import LanguageModel, Layer
 from memlint.models.language.experts import has_experts
@@ -100,6 +100,10 @@ class MegatronModel(LanguageModel):
             self.frequencies = buffer(config.rotary_dim // 2)
         # BLOOM's: a norm of its own, and biases by distance that the product of queries and keys starts from.
         self.embedding_norm = own_norm(config, config.width, kernels) if config.embedding_norm else None
+        streams = 1 + (STREAMS if config.experts is not None else 0)
+        with component("workspace"):
+            size = kernels.workspace_bytes
+            self.workspaces = [empty((size,), uint8) for _ in range(streams)] if size else []
         if self.lm_head is not None:
             self.lm_head = ColumnLinear(config.width, config.vocabulary, config.head_bias, self.head_kernels)
 
@@ -210,6 +214,17 @@ def refused(config: Decoder) -> str:
     return ""
 
 
+# TransformerEngine, pytorch/cpp_extensions/gemm.py: get_cublas_workspace_size_bytes, and one for each of four streams
+# where experts' products are grouped (get_cublas_workspace).
+WORKSPACE_BYTES, WORKSPACE_BYTES_SINCE_HOPPER, STREAMS = 4 << 20, 32 << 20, 4
+
+
+def _workspace_bytes(spec: TrainingSpec) -> int:
+    if spec.get(HYPER + "transformer_impl") == "local":
+        return 0
+    return WORKSPACE_BYTES_SINCE_HOPPER if cards.is_hopper_or_newer(spec) else WORKSPACE_BYTES
+
+
 def model(spec: TrainingSpec, config: Decoder, _: str, options: dict[str, Any]) -> LanguageModel | None:
     """The decoder as ``implementation`` = megatron or neox computes it; None where :func:`refused` says why not. Raises
     UnknownModel for a loss that it does not have."""
@@ -243,6 +258,7 @@ def model(spec: TrainingSpec, config: Decoder, _: str, options: dict[str, Any]) 
         loss_compiled="cross_entropy" in fused,
         capacity=float(spec.get(HYPER + "moe_expert_capacity_factor") or 0),
         fills=bool(spec.get(HYPER + "moe_pad_expert_input_to_capacity", False)),
+        workspace_bytes=_workspace_bytes(spec) if not older and "rms_norm" in fused else 0,
     )
     first = spec.get("checkpointing_layers") if kind == "blocks" else None
     chunk = int(spec.get("checkpointing_chunk") or 1) if kind == "full" else 1

@@ -30,6 +30,7 @@ class Kernels(NamedTuple):
     loss_compiled   Megatron's own, through torch.compile
     capacity    rows that an expert takes at most, in shares of those of balanced routing; 0 for any number
     fills       experts take as many rows as they may, whatever is sent to them
+    workspace_bytes  that each of Transformer Engine's streams gives cuBLAS; 0 for Megatron's own layers
     """
 
     norm: bool
@@ -49,6 +50,7 @@ class Kernels(NamedTuple):
     loss_compiled: bool = False
     capacity: float = 0.0
     fills: bool = False
+    workspace_bytes: int = 0
 
     def kept(self, x: Tensor) -> Tensor:
         """What a product keeps of its input."""
