@@ -56,6 +56,18 @@ def test_what_trains_beside_adapters_is_whatever_is_none() -> None:
     assert {"embed_tokens", "self_attn_layer_norm", "final_layer_norm"} <= {*spec["lora.unfrozen"]}
 
 
+@pytest.mark.parametrize(
+    "options",
+    [
+        pytest.param("--lora_dim 128 --zero_stage 0 --deepspeed", id="with adapters"),
+        pytest.param("--zero_stage 2 --deepspeed", id="without"),
+    ],
+)
+def test_the_shipped_commands_leave_data_and_length_to_defaults(options: str) -> None:
+    spec = run(f"deepspeed --num_gpus 1 main.py --model_name_or_path facebook/opt-1.3b {options}\n", "a.sh")
+    assert (spec.family, spec.get("sequence_length")) == ("deepspeed-chat", 512)
+
+
 def test_a_folder_says_that_a_script_is_step_2() -> None:
     spec = run(f"{ONE} --zero_stage 2\n", "step2_reward_model_finetuning/run.sh")
     assert spec["method"] == "reward"
