@@ -178,13 +178,20 @@ def _from_deepspeed(spec: TrainingSpec, named: Fact) -> str:
     return _use_deepspeed(spec, root, sources)
 
 
+_BY_ENGINE = ("training-loop",)
+
+
 def _use_deepspeed(spec: TrainingSpec, root: Node, sources: dict[str, str]) -> str:
     found = deepspeed_facts(root)._replace(sources=sources)
     mine = dict(spec.facts)
     filled = _known(found.facts)
     add(spec, found._replace(facts=filled))
     for name in ("micro_batch_size", "gradient_accumulation_steps", "global_batch_size"):
-        if name in mine:
+        # transformers stops where its own number is another one; a loop asks DeepSpeed's engine, which goes by its file.
+        by_engine = spec.family in _BY_ENGINE and name in filled and mine.get(name, filled[name]).origin != WRITTEN
+        if by_engine:
+            mine.pop(name, None)
+        elif name in mine:
             spec.facts[name] = mine[name]
     for name in ("micro_batch_size", "gradient_accumulation_steps"):
         if name in filled:

@@ -455,6 +455,20 @@ def test_deepspeeds_engine_shares_as_its_config_says(tmp_path: Path) -> None:
     assert (spec.unknown_reason, found) == ("", ["zero", 2, 4])
 
 
+def test_deepspeeds_engine_accumulates_as_its_config_says(tmp_path: Path) -> None:
+    """A loop that states no number of its own contradicts none: the engine steps when it is time."""
+    config = {"train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 4, "zero_optimization": {"stage": 2}}
+    (tmp_path / "ds.json").write_text(json.dumps(config), encoding="utf-8")
+    script = (
+        MODEL
+        + ADAMW
+        + "engine, optimizer, _, _ = deepspeed.initialize(model=model, optimizer=optimizer, config='ds.json')\n"
+        "for batch in loader:\n    loss = engine(**batch).loss\n    engine.backward(loss)\n    engine.step()\n"
+    )
+    spec = run(tmp_path, script, "deepspeed --num_gpus 4 train.py")
+    assert (spec["gradient_accumulation_steps"], spec.conflicts) == (4, ())
+
+
 def test_a_program_with_the_names_of_a_config_is_no_config(tmp_path: Path) -> None:
     script = "train_dataloader = DataLoader([], batch_size=4)\noptimizer = {}\n".format(ADAMW.partition(" = ")[2])
     spec = run(tmp_path, MODEL + script + LOOP.replace("in loader", "in train_dataloader"))
