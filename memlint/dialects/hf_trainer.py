@@ -6,7 +6,7 @@ import re
 from typing import Any
 
 from memlint.architectures import recorded
-from memlint.dialects import embedders, internvl, joined, known_scripts, llava, towers
+from memlint.dialects import embedders, frameworks, internvl, joined, known_scripts, llava, towers
 from memlint.dialects import language_model as lm
 from memlint.dialects.accelerate import truth
 from memlint.dialects.unread import own_way
@@ -326,6 +326,8 @@ def _own_model(spec: TrainingSpec, name: str) -> str:
     """Why the model is not transformers' own."""
     if (tower := towers.tower_of(spec)) is not None:
         return towers.beside(spec, tower)
+    if why := frameworks.other(spec):
+        return why
     if name.startswith("internvl"):
         spec.facts["model_class"] = Fact("model_class", "vision_language", DEFAULT, reason=f"what {name} builds")
         return f"{name}: of InternVL's own code {' and '.join(internvl.PROGRAMS)} are known, and no other trainer"

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from memlint.documents.node import Command, Unresolved
+from memlint.documents.node import Command, Node, Unresolved
 
 # Words of names of programs that hold no gradients. A name that also has a word of ``TRAINS`` trains.
 ELSE = frozenset(
@@ -94,6 +94,11 @@ _ONLY = re.compile(
 _SCORES = ("LAMBADA", "WIKITEXT103", "ICT-ZEROSHOT-NQ", "RETRIEVER-EVAL", "MSDP-PROMPT", "MSDP-EVAL-F1")
 # Options of programs that score a model and are called main.py (bigcode-evaluation-harness, lm-evaluation-harness).
 _OF_HARNESSES = frozenset(("allow_code_execution", "save_generations", "metric_output_path", "num_fewshot"))
+# Switches with which a program evaluates in place of training (MAE, DETR, Swin), unless its command says how it trains.
+_INSTEAD = frozenset(("eval", "evaluate", "test", "validate", "predict", "infer", "inference", "throughput"))
+# Options that say what a program does, and what they call anything but training.
+_WHAT = frozenset(("mode", "stage", "phase", "run_mode", "run_type"))
+_NO_TRAINING = frozenset(("eval", "evaluate", "evaluation", "test", "val", "validate", "predict", "infer", "inference"))
 _DO_ELSE = ("do_eval", "do-eval", "do_predict", "do-predict")
 
 
@@ -172,6 +177,8 @@ def _only_evaluates(command: Command) -> bool:
     task = options.get("task") if isinstance(options, dict) else None
     if task is not None and str(task.value).upper() in _SCORES:
         return True
+    if isinstance(options, dict) and _evaluates_instead(options, names):
+        return True
     told = [word.value for word in command.words]
     for index, word in enumerate(told):
         said = _ONLY.fullmatch(word) if isinstance(word, str) else None
@@ -182,6 +189,17 @@ def _only_evaluates(command: Command) -> bool:
         if str(value).lower() in _TRUE:
             return True
     return False
+
+
+def _evaluates_instead(options: dict[str, Node], names: set[str]) -> bool:
+    """``--mode test``, or a switch like ``--eval``; beside a learning rate, or a number of epochs, it evaluates as it
+    trains."""
+    given = {name.replace("-", "_"): str(node.value).lower() for name, node in options.items()}
+    if any(given.get(name, "") in _NO_TRAINING for name in _WHAT):
+        return True
+    if names & (_RATES | _LENGTHS) or names & {name.replace("-", "_") for name in _DO_TRAIN}:
+        return False
+    return any(given[name] in _TRUE for name in names & _INSTEAD)
 
 
 def _words(name: str) -> Iterator[str]:

@@ -6,7 +6,7 @@ import re
 from typing import Any, Final
 
 from memlint import releases
-from memlint.dialects import known_scripts, registry, shardings
+from memlint.dialects import frameworks, known_scripts, registry, shardings
 from memlint.dialects import language_model as lm
 from memlint.dialects.accelerate import accelerate_facts, named_config, truth, unknown_sharing
 from memlint.dialects.companions import Companion
@@ -113,7 +113,7 @@ def _precision(spec: TrainingSpec) -> str:
 
 
 def _unknown(spec: TrainingSpec) -> str:
-    if own := own_way(spec):
+    if own := frameworks.other(spec) or own_way(spec):
         return own
     found, why = lm.trainer(spec), lm.trainer(spec).unknown
     if found is NONE and "method" in spec:

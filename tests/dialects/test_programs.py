@@ -59,6 +59,15 @@ def command(line: str) -> programs.Command:
         pytest.param("accelerate launch main.py --tasks mbpp --save_generations", False, id="a harness that scores"),
         pytest.param("python main.py --num_fewshot 5 --lr 1e-4", True, id="a loop that scores besides"),
         pytest.param("torchrun train.py --eval_only False", True, id="that switch, off"),
+        pytest.param("python main.py --eval --cfg a.yaml --resume a.pth", False, id="it evaluates instead"),
+        pytest.param("python train.py --evaluate --model resnet50 -b 8", False, id="in another word"),
+        pytest.param("python train.py --test --model resnet50", False, id="it tests instead"),
+        pytest.param("python train.py --eval --lr 1e-4 --epochs 3", True, id="it evaluates as it trains"),
+        pytest.param("python train.py --eval steps --model gpt2", True, id="when it evaluates"),
+        pytest.param("python train.py --do_train --eval --model gpt2", True, id="it does both"),
+        pytest.param("python train.py --mode test --lr 1e-4", False, id="a mode that is no training"),
+        pytest.param("python train.py --mode train --lr 1e-4", True, id="a mode that is"),
+        pytest.param("python train.py --stage sft --model gpt2", True, id="a stage of training"),
     ],
 )
 def test_a_program_that_holds_no_gradients_is_no_training_run(line: str, trains: bool) -> None:
