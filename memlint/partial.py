@@ -126,8 +126,10 @@ class Partial(NamedTuple):
 
     @property
     def least_bytes(self) -> int | None:
-        """What the run takes whatever the rest; None where that is not what is known of it."""
-        return min(row.device_bytes for row in self.rows) if self.at_least else None
+        """What the run takes whatever the rest; None where that is not what is known of it, or the model is one that
+        the run's may be."""
+        sure = self.at_least and MODEL not in self.names
+        return min(row.device_bytes for row in self.rows) if sure else None
 
 
 def at_least(

@@ -167,6 +167,7 @@ def test_of_a_model_that_nobody_knows_the_bound_is_that_of_models_after_which_it
     assert (found.names, [row.values for row in found.rows]) == (("model",), [("Qwen/Qwen2.5-0.5B",)])
     assert found.rows[0].device_bytes == bounded(tmp_path, OWN)[1].rows[0].device_bytes
     assert run.verdict == UNKNOWN  # it may be of another shape
+    assert [one.code for one in run.findings] == ["MEM007"]  # and no error is sure
     (finding,) = (one for one in run.findings if one.code == "MEM007")
     assert finding.message.startswith("at least 3.93 GiB as Qwen/Qwen2.5-0.5B: WeightedTrainer has a loss of its own")
 

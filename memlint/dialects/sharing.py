@@ -187,7 +187,7 @@ def _use_deepspeed(spec: TrainingSpec, root: Node, sources: dict[str, str]) -> s
     filled = _known(found.facts)
     add(spec, found._replace(facts=filled))
     for name in ("micro_batch_size", "gradient_accumulation_steps", "global_batch_size"):
-        # transformers stops where its own number is another one; a loop asks DeepSpeed's engine, which goes by its file.
+        # transformers stops where its own number is another one; a loop on DeepSpeed's engine goes by the file.
         by_engine = spec.family in _BY_ENGINE and name in filled and mine.get(name, filled[name]).origin != WRITTEN
         if by_engine:
             mine.pop(name, None)
