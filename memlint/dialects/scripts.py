@@ -62,6 +62,8 @@ _OF_ADAPTERS = {
     "modules_to_save": "lora_modules_to_save",
     "use_dora": "use_dora",
 }
+# peft/utils/constants.py: modules by the type of the model.
+PEFTS_TARGETS = "TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING"
 # What programs call a tokenizer, and the keys that say how long a sample may be.
 _TOKENIZES = re.compile(
     rf"(?:^|[._])(?:{'|'.join(TOKENIZERS)})(?:\.(?:__call__|encode|encode_plus|batch_encode_plus))?$"
@@ -353,7 +355,11 @@ def said_by(call: Node) -> dict[str, Node]:
         return dict(_of_model(call))
     if name == "LoraConfig":
         switch = Node(True, call.span, None, "use_peft")
-        return {**_renamed(call, _OF_ADAPTERS), "use_peft": switch}
+        said = _renamed(call, _OF_ADAPTERS)
+        targets = said.get("lora_target_modules")
+        if targets is not None and isinstance(targets.value, Unresolved) and PEFTS_TARGETS in targets.value.text:
+            del said["lora_target_modules"]  # what PEFT takes of such a model unless it is told
+        return {**said, "use_peft": switch}
     if _ARGUMENTS.fullmatch(name):
         said = {key: under(key, node) for key, node in values.items() if not key.startswith("_")}
         loads = said.pop("model_init_kwargs", None)  # TRL's trainers hand them to from_pretrained

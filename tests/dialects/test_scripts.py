@@ -317,6 +317,52 @@ class SimPOTrainer(Trainer):
 """
 
 
+def test_peft_s_own_table_of_modules_is_what_it_takes_unless_it_is_told(tmp_path: Path) -> None:
+    script = "from peft.utils import TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING\n"
+    adapted = "Trainer(model=get_peft_model(model, LoraConfig(r=8, {})), args=args)\n"
+    told = "target_modules=TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING['gpt2']"
+    found = run(tmp_path, script + PARSED + MODEL + adapted.format(told), f"python train.py {OPTIONS}")
+    plain = run(tmp_path, PARSED + MODEL + adapted.format(""), f"python train.py {OPTIONS}")
+    assert found.unknown_reason == plain.unknown_reason
+    assert (found.get("lora.targets"), found.get("tuning")) == (plain.get("lora.targets"), "lora")
+
+
+def test_a_field_of_options_has_its_default_in_transformers_own_word_as_well(tmp_path: Path) -> None:
+    script = (
+        "from dataclasses import dataclass\n"
+        "from transformers import (AutoModelForCausalLM, AutoTokenizer, HfArgumentParser, Trainer, TrainingArguments)\n"
+        "from transformers.hf_argparser import HfArg\n"
+        "@dataclass\nclass Options(TrainingArguments):\n    model_max_length: int = HfArg(default=256, help='tokens')\n"
+        "(args,) = HfArgumentParser(Options).parse_args_into_dataclasses()\n"
+        "tokenizer = AutoTokenizer.from_pretrained('gpt2', model_max_length=args.model_max_length)\n"
+        "model = AutoModelForCausalLM.from_pretrained('gpt2')\nTrainer(model=model, args=args)\n"
+    )
+    spec = run(tmp_path, script, "python train.py --output_dir out --per_device_train_batch_size 4")
+    assert (spec.get("sequence_length"), spec.unknown_reason) == (256, "")
+
+
+def test_a_class_that_a_name_stands_for_makes_the_model(tmp_path: Path) -> None:
+    script = PARSED + "Kind = AutoModelForCausalLM\nmodel = Kind.from_pretrained('gpt2')\n"
+    spec = run(tmp_path, script + "Trainer(model=model, args=args)\n", f"python train.py {OPTIONS}")
+    assert (spec.get("model"), spec.unknown_reason) == ("gpt2", "")
+
+
+@pytest.mark.parametrize(
+    ("name", "model"),
+    [
+        pytest.param("'{}2'.format('gpt')", "gpt2", id="in their order"),
+        pytest.param("'{1}{0}'.format(2, 'gpt')", "gpt2", id="by their numbers"),
+        pytest.param("'{kind}2'.format(kind='gpt')", "gpt2", id="by their names"),
+        pytest.param("'{:>9}'.format('gpt2')", None, id="in a way that is not followed"),
+        pytest.param("'{}{}'.format('gpt2')", None, id="too few"),
+        pytest.param("'{'.format('gpt2')", None, id="a brace too few"),
+    ],
+)
+def test_a_name_that_is_put_together(tmp_path: Path, name: str, model: str | None) -> None:
+    script = PARSED + f"model = AutoModelForCausalLM.from_pretrained({name})\nTrainer(model=model, args=args)\n"
+    assert run(tmp_path, script, f"python train.py {OPTIONS}").get("model") == model
+
+
 DEFAULT_LOSS = "def compute_loss(self, model, inputs, return_outputs=False, **kwargs):\n        {}"
 
 

@@ -14,6 +14,7 @@ import ast
 import contextlib
 import re
 from collections.abc import Callable, Mapping, Sequence
+from string import Formatter
 from typing import TYPE_CHECKING
 
 from memlint.documents.arithmetic import Unknown
@@ -24,7 +25,8 @@ from memlint.documents.programs.functions import Functions
 from memlint.documents.programs.options import GIVEN, PARSED
 from memlint.documents.programs.state import ALONE, Repository, State
 from memlint.documents.python import reader as python
-from memlint.documents.python.expressions import MAX_TEXT
+from memlint.documents.python.calls import FIELDS
+from memlint.documents.python.expressions import MAX_TEXT, scalar
 from memlint.documents.python.scope import SETS, Returned, Scope
 from memlint.documents.python.source import Stop
 from memlint.named_tuple import NamedTuple
@@ -274,6 +276,10 @@ class Followed(Functions):
             parsed = self.parsed(node, function, keys, scope, depth)
             if parsed is not None:
                 return parsed
+        if isinstance(function, ast.Attribute) and name == "format":
+            text = self.filled_in(function.value, node, scope, depth)
+            if text is not None:
+                return Node(text, self.span(node), None, keys)
         if isinstance(function, ast.Attribute) and name in _OF_WORDS and not node.keywords:
             word = self.value(function.value, "", scope, depth)
             if isinstance(word.value, str):
@@ -289,7 +295,7 @@ class Followed(Functions):
         kind = class_parsers.class_of(node, self.source(function), self.state.imported)
         if kind is not None:
             return self.filled_by_name(kind, node, keys, scope)
-        inner = scope.find(class_parsers.made_by_default(node)) if name == "field" else None
+        inner = scope.find(class_parsers.made_by_default(node)) if name in FIELDS else None
         if inner is not None and target_of(inner):  # a class of its own, with the values of its fields
             return self.moved(inner, keys, None, (self.span(node),))
         own = self.called(function, scope)
@@ -333,9 +339,10 @@ class Followed(Functions):
         made = super().description(node, keys, scope, depth)
         assert isinstance(made.value, dict)
         target = target_of(made)
-        other = self.other_name(target, scope)
-        if other:
-            target = other
+        first, dot, rest = target.partition(".")
+        other = self.other_name(first, scope)
+        if other:  # of ``Kind.from_pretrained`` too, where Kind stands for a class
+            target = other + dot + rest
             made.value["_target_"] = Node(target, self.span(node.func))
         base = self.state.bases_of.get(target)
         if base is not None:
@@ -352,6 +359,29 @@ class Followed(Functions):
         imported = made.value.text if made is not None and isinstance(made.value, Unresolved) else ""
         is_a_class = own in self.state.bases_of and "_class_" not in values_of(made)
         return own or imported if is_a_class or imported in self.state.imported else ""
+
+    def filled_in(self, owner: ast.expr, call: ast.Call, scope: Scope, depth: int) -> str | None:
+        """What ``"a {} b".format(...)`` makes; None where the text is not known. Raises Unknown."""
+        text = self.value(owner, "", scope, depth + 1).value
+        if not isinstance(text, str) or len(text) > MAX_TEXT:
+            return None
+        given = [scalar(self.value(one, "", scope, depth + 1)) for one in call.args]
+        named = {one.arg: scalar(self.value(one.value, "", scope, depth + 1)) for one in call.keywords if one.arg}
+        made = ""
+        try:
+            for number, (literal, field, spec, _) in enumerate(Formatter().parse(text)):
+                made += literal
+                if field is not None:
+                    if spec or not (field == "" or field.isdigit() or field.isidentifier()):
+                        raise Unknown("a format that is not followed")
+                    at = number if field == "" else int(field) if field.isdigit() else None
+                    made += str(named[field] if at is None else given[at])
+                if len(made) > MAX_TEXT:
+                    raise Unknown(f"text of more than {MAX_TEXT:,} characters")
+        except (ValueError, IndexError, KeyError) as error:
+            raise Unknown(f"{error}") from None
+        self.spend(len(made) >> 3, "putting text together")
+        return made
 
     def of_word(self, word: str, name: str, given: Sequence[ast.expr], scope: Scope, depth: int) -> str | bool:
         """What a method of a word returns. Raises Unknown."""

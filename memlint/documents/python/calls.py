@@ -28,6 +28,8 @@ _MAPPING_MAKERS = {
 _LAZY_CALLS = {"L", "LazyCall"}  # detectron2: L(Class)(**options) is a mapping with `_target_`
 
 _SEQUENCES = ("list", "tuple", "set", "len", "sum", "range")
+# A dataclass's field with its default: the standard library's, and transformers' for options (hf_argparser.py).
+FIELDS = ("field", "HfArg")
 _BUILTINS: dict[str, Any] = {one.__name__: one for one in (int, float, str, bool, abs, round, min, max)}
 
 
@@ -63,7 +65,7 @@ class Calls(Expressions):
                     return self.sequence_call(name, node, keys, scope, depth)
                 if name in _BUILTINS:
                     return self.builtin_call(name, node, keys, scope, depth)
-            if name == "field":
+            if name in FIELDS:
                 for keyword in node.keywords:
                     if keyword.arg == "default":
                         return self.value(keyword.value, keys, scope, depth)
