@@ -15,6 +15,7 @@ from memlint.dialects.stated import (
     CONFIG,
     DECODER,
     LLAVA,
+    PLACED_WHOLE,
     TRANSFORMERS,
     gap,
     has_one_size,
@@ -23,7 +24,7 @@ from memlint.dialects.stated import (
     spellings,
 )
 from memlint.facts.derive import Graph
-from memlint.facts.spec import ASSUMED, HYPER, Fact, OnTop, TrainingSpec, named
+from memlint.facts.spec import ASSUMED, HYPER, WRITTEN, Fact, OnTop, TrainingSpec, named
 from memlint.named_tuple import NamedTuple
 
 NOTHING: Mapping[str, str] = {}
@@ -109,10 +110,8 @@ def finish(spec: TrainingSpec, reasons: Iterable[str], keys: Mapping[str, str] =
     given, needed = [one for one in reasons if one], {**_NEEDED, **keys}
     undecided = _undecided(spec)
     reason = next(iter(given), "") or undecided or _needed(spec, needed)
-    if spec.get("parallelism.zero_stage") == 3 and "quantization.bits" in spec:
-        # from_pretrained: zero.Init only where nothing is quantised (needs_zero3_init)
-        why = f"{TRANSFORMERS}: a quantised model is loaded whole, and sharded by DeepSpeed's engine"
-        put(spec, "parallelism.loaded_whole", True, spec.fact("quantization.bits"), why)
+    if spec.get("parallelism.zero_stage") == 3:
+        _loaded_whole(spec)
     spec.architecture = None if reason else ARCHITECTURE
     spec.unknown_reason = reason
     shares = spec.get("parallelism.strategy") in ("zero", "fsdp1", "fsdp2")
@@ -123,6 +122,19 @@ def finish(spec: TrainingSpec, reasons: Iterable[str], keys: Mapping[str, str] =
         of_states = {name: key for name, key in needed.items() if name not in _OF_SAMPLES}
         spec.architecture_at_least = "" if _needed(spec, of_states) else ARCHITECTURE
     return spec
+
+
+def _loaded_whole(spec: TrainingSpec) -> None:
+    """Whether ZeRO 3 shards a model that stands whole on each card."""
+    placed = spec.root.get(PLACED_WHOLE)
+    if "quantization.bits" in spec:
+        # from_pretrained: zero.Init only where nothing is quantised (needs_zero3_init)
+        why = f"{TRANSFORMERS}: a quantised model is loaded whole, and sharded by DeepSpeed's engine"
+        put(spec, "parallelism.loaded_whole", True, spec.fact("quantization.bits"), why)
+    elif placed is not None:
+        why = "device_map puts the whole model on its card before the trainer's arguments say that DeepSpeed shards it"
+        stated = Fact("parallelism.loaded_whole", True, WRITTEN, "device_map", placed)
+        put(spec, "parallelism.loaded_whole", True, stated, why)
 
 
 def _needed(spec: TrainingSpec, keys: Mapping[str, str]) -> str:

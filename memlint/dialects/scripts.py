@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from memlint.dialects import companions, own_code
 from memlint.dialects import unsloth_calls as unsloth
+from memlint.dialects.stated import PLACED_WHOLE
 from memlint.documents.node import Command, Document, Node, Span, Unresolved
 from memlint.documents.programs.call_nodes import TOKENIZERS, argument, name_of, target_of, values_of
 from memlint.facts.spec import OnTop
@@ -165,6 +166,9 @@ def read(path: str, text: str, options: Mapping[str, Node], is_started: bool = F
     made = values_of(trainer)
     before = found.calls[: found.calls.index(trainer)]
     said, resumed = _said(trainer, before, path)
+    placed = _placed_whole(before)
+    if placed is not None:
+        said[PLACED_WHOLE] = Node(True, placed.span, None, PLACED_WHOLE)
     own = made.get("_class_")
     family, why = FAMILIES[name_of(trainer)], _doubt(found, path, said)
     loss = own_code.own_loss(path, str(own.value)) if own is not None else own_code.Loss()
@@ -214,6 +218,22 @@ def _said(trainer: Node, before: Sequence[Node], path: str) -> tuple[dict[str, N
         if quantised is not None:
             said.update(_renamed(quantised, _OF_QUANTISATION))
     return {name: node for name, node in said.items() if not _is_absent(node)}, resumed
+
+
+_NOT_ON_A_CARD = (None, "", "cpu", "meta", "disk")
+
+
+def _placed_whole(before: Sequence[Node]) -> Node | None:
+    """The call that puts all of a model on a card before the arguments of its trainer are made; None where none does,
+    or where they are parsed."""
+    placed = None
+    for call in before:
+        if _ARGUMENTS.fullmatch(name_of(call)):
+            return placed
+        place = values_of(call).get("device_map") if is_a_model(call) else None
+        if place is not None and (isinstance(place.value, (dict, Unresolved)) or place.value not in _NOT_ON_A_CARD):
+            placed = call
+    return None
 
 
 def _read_with(path: str, text: str) -> tuple[notebook.Program | None, Repository]:

@@ -106,6 +106,10 @@ def model_type(spec: TrainingSpec) -> str:
     return str((spec.get(CONFIG) or {}).get("model_type") or "")
 
 
+# What a script says of itself: a model is on its card before anything says that DeepSpeed shards it. transformers knows
+# that from when TrainingArguments are made (integrations/deepspeed.py: is_deepspeed_zero3_enabled).
+PLACED_WHOLE = "placed_whole"
+
 # Models whose config.json says how large every input is: thirty seconds of sound, or images of one size.
 _ONE_SIZE = ("whisper", "vit", "deit", "program")
 

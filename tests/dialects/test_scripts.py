@@ -341,6 +341,30 @@ def test_a_field_of_options_has_its_default_in_transformers_own_word_as_well(tmp
     assert (spec.get("sequence_length"), spec.unknown_reason) == (256, "")
 
 
+MADE = "args = TrainingArguments('out', per_device_train_batch_size=1, fp16=True, deepspeed='z3.json')\n"
+PLACED = "model = AutoModelForCausalLM.from_pretrained('gpt2', device_map={})\n"
+
+
+@pytest.mark.parametrize(
+    ("script", "whole"),
+    [
+        pytest.param(PLACED.format("{'': 0}") + MADE, True, id="on its card before the arguments are made"),
+        pytest.param(PLACED.format("'auto'") + MADE, True, id="by itself"),
+        pytest.param(MADE + PLACED.format("{'': 0}"), False, id="behind them, where transformers refuses it"),
+        pytest.param(PLACED.format("'cpu'") + MADE, False, id="in host memory"),
+        pytest.param(PLACED.format("None") + MADE, False, id="nowhere in particular"),
+    ],
+)
+def test_a_model_that_is_on_its_card_before_deepspeed_shards_it_stands_there_whole(
+    tmp_path: Path, script: str, whole: bool
+) -> None:
+    (tmp_path / "z3.json").write_text('{"zero_optimization": {"stage": 3}}', encoding="utf-8")
+    text = "from transformers import AutoModelForCausalLM, Trainer, TrainingArguments\n" + script
+    spec = run(tmp_path, text + "Trainer(model=model, args=args)\n", "deepspeed --num_gpus 4 train.py")
+    assert spec.get("parallelism.zero_stage") == 3
+    assert spec.get("parallelism.loaded_whole", False) is whole
+
+
 def test_a_class_that_a_name_stands_for_makes_the_model(tmp_path: Path) -> None:
     script = PARSED + "Kind = AutoModelForCausalLM\nmodel = Kind.from_pretrained('gpt2')\n"
     spec = run(tmp_path, script + "Trainer(model=model, args=args)\n", f"python train.py {OPTIONS}")
