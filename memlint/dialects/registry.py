@@ -154,7 +154,7 @@ def started(document: Document, command: Command, overrides: Sequence[str], name
         return None
     companions.starts(document)
     companions.settle(command, document)
-    best = _best(document, command)
+    best = _best(document, command) or _by_its_program(document, command)
     if best is None:
         return None
     family, match = _with_its_script(*best, command)
@@ -162,6 +162,18 @@ def started(document: Document, command: Command, overrides: Sequence[str], name
         return None
     match = match._replace(missing=(*match.missing, *_cut_short(command)))
     return family.spec(_overridden(match, overrides), name)
+
+
+PROGRAM = "program"  # the family of programs that nobody describes
+
+
+def _by_its_program(document: Document, command: Command) -> tuple[Dialect, Match] | None:
+    """A command whose name and options say nothing, of a file of the repository that makes a trainer or has a loop."""
+    from memlint.dialects import scripts
+
+    if scripts.started(command, document, command.options) is None:
+        return None
+    return dialect(PROGRAM), Match(-1, document, command.options, command)
 
 
 def _cut_short(command: Command) -> Iterator[Missing]:

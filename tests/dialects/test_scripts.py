@@ -365,6 +365,28 @@ def test_a_model_that_is_on_its_card_before_deepspeed_shards_it_stands_there_who
     assert spec.get("parallelism.loaded_whole", False) is whole
 
 
+@pytest.mark.parametrize(
+    ("command", "devices"),
+    [
+        pytest.param("deepspeed --num_gpus 4 solve.py", 4, id="DeepSpeed's launcher"),
+        pytest.param("torchrun --nproc_per_node 2 solve.py", 2, id="torchrun"),
+        pytest.param("accelerate launch --num_processes 2 --multi_gpu solve.py", 2, id="accelerate"),
+    ],
+)
+def test_a_program_of_any_name_that_makes_a_trainer_is_started_by_its_launcher(
+    tmp_path: Path, command: str, devices: int
+) -> None:
+    made = "args = TrainingArguments('out', per_device_train_batch_size=1)\nTrainer(model=model, args=args)\n"
+    head = "from transformers import AutoModelForCausalLM, Trainer, TrainingArguments\n"
+    model = "model = AutoModelForCausalLM.from_pretrained('gpt2')\n"
+    (tmp_path / ".git").mkdir()
+    (tmp_path / "solve.py").write_text(head + model + made, encoding="utf-8")
+    (tmp_path / "other.py").write_text("print('no trainer')\n", encoding="utf-8")
+    (tmp_path / "run.sh").write_text(f"{command}\ntorchrun --nproc_per_node 2 other.py\n", encoding="utf-8")
+    (spec,) = registry.specs(load(str(tmp_path / "run.sh")))
+    assert (spec.family, spec["device_count"], spec["model"]) == ("hf-trainer", devices, "gpt2")
+
+
 def test_a_class_that_a_name_stands_for_makes_the_model(tmp_path: Path) -> None:
     script = PARSED + "Kind = AutoModelForCausalLM\nmodel = Kind.from_pretrained('gpt2')\n"
     spec = run(tmp_path, script + "Trainer(model=model, args=args)\n", f"python train.py {OPTIONS}")

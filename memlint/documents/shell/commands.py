@@ -370,9 +370,12 @@ def _options(words: Sequence[Node], span: Span, switches: frozenset[str] = froze
 def _command(
     program: Node, launchers: list[Launcher], words: list[Node], environment: dict[str, Node], span: Span
 ) -> Command | None:
-    """The command, where its words look like those of a training run: any option, ``key=value`` or config will do."""
+    """The command, where its words look like those of a training run: any option, ``key=value`` or config will do, and
+    so will a launcher that starts a file of Python on several devices."""
     options, rest = arguments.split(words)
-    if not options and not _training_name(program) and _base(program) not in _BARE:
+    names = (one.name.partition(" ")[0] for one in launchers)  # ``accelerate launch``
+    spread = _is_script(program) and any(name in _LAUNCHER_NAMES or name in _SWITCHES for name in names)
+    if not options and not spread and not _training_name(program) and _base(program) not in _BARE:
         words_of_a_run = (text(word) for word in rest)
         if not any(_is_override(word) or word.endswith(_CONFIGS) for word in words_of_a_run):
             return None
