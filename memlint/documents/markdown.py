@@ -5,7 +5,8 @@ command stands in the script where it stands in the document. A block whose synt
 of something else) is none, and what is wrong with it is not said: a document is not a program.
 
 Blocks are found by the rules of CommonMark 0.31.2, section 4.5 (https://spec.commonmark.org/0.31.2/#fenced-code-blocks),
-with any indentation, as a block may stand in a list; blocks that are only indented are not looked at.
+with any indentation, as a block may stand in a list. A block that is only indented (section 4.4) is looked at where one
+of its lines starts a program: a list's second paragraph is indented as well.
 """
 
 from __future__ import annotations
@@ -24,8 +25,10 @@ LANGUAGES = frozenset(("", "bash", "sh", "shell", "zsh", "ksh", "shell-script", 
 ALSO = frozenset(("commandline", "command-line", "cmdline"))
 SESSIONS = frozenset(("console", "bash-session", "shell-session", "sh-session", "shellsession", "terminal"))
 
-# Blocks that authors give this name (for its colours), and that hold commands, which no Python could begin with.
-_MISNAMED = frozenset(("python", "py"))
+# Blocks that authors give this name (for its colours, or for want of another), and that hold commands, which no Python
+# could begin with.
+_MISNAMED = frozenset(("python", "py", "text", "txt", "plain", "plaintext", "none", "code", "cmd", "powershell", "cli"))
+_NEARLY = ("bash", "shell")  # ``bashs``
 _COMMAND = re.compile(
     r"[ \t]*(?:[A-Z_]+=\S+ +)*(?:python3?|torchrun|accelerate launch|deepspeed|swift) +[\w./-]*[A-Za-z]"
 )
@@ -35,6 +38,7 @@ _DIRECTIVES = frozenset(("code-block", "code", "sourcecode"))
 # What a reader fills in (<path to the model>, {number of GPUs}); a shell would take it for redirections and words.
 _TO_FILL_IN = re.compile(r"<[A-Za-z](?:[^<>|&;$\n]*[^<>|&;$\s])?>|(?<!\$)\{[A-Za-z]\w*[,;:]?(?: [\w.-]+[,;:]?)* \w+\}")
 
+_INDENTED = re.compile(r"(?: {4}|\t)[ \t]*\S")
 _FENCE = re.compile(r"[ \t>]*(`{3,}|~{3,})[ \t]*([^\n`]*)\n?$")
 # An entry of a list that is nothing but a command with a prompt: - `$ scripts/train.sh gpt2`
 _ENTRY = re.compile(r"([ \t>]*(?:[-*+]|\d{1,9}[.)])[ \t]+`\$ )([^`]+)`[ \t]*\r?\n?$")
@@ -64,6 +68,7 @@ def blocks(text: str) -> str:
         opened = _FENCE.match(lines[at].replace("\r", ""))
         at += 1
         if opened is None:
+            at = max(at, _indented(lines, at - 1, shown))
             if (entry := _ENTRY.match(lines[at - 1])) is not None:
                 line = quoted.substituted(entry[2], _TO_FILL_IN)
                 if quoted.is_shell(line):
@@ -78,7 +83,7 @@ def blocks(text: str) -> str:
         language = _language(opened[2])
         if language in SESSIONS:
             _session(lines, begin, end)
-        elif language not in (LANGUAGES | ALSO) and not (language in _MISNAMED and _holds_commands(lines, begin, end)):
+        elif language not in (LANGUAGES | ALSO) and not (_may_be_misnamed(language) and _starts(lines, begin, end)):
             continue
         else:
             _prompts(lines, begin, end)
@@ -122,7 +127,32 @@ def shown(text: str, name: str) -> str:
     return "".join(line if begin <= at < end else quoted.blank(line) for at, line in enumerate(lines))
 
 
-def _holds_commands(lines: list[str], begin: int, end: int) -> bool:
+def _indented(lines: list[str], begin: int, shown: list[bool]) -> int:
+    """Show an indented block that begins here and starts a program; where it ends, ``begin`` for none. Raises
+    OutOfWork."""
+    if not _INDENTED.match(lines[begin]) or (begin and lines[begin - 1].strip()):
+        return begin
+    end = begin + 1
+    while end < len(lines) and (_INDENTED.match(lines[end]) or not lines[end].strip()):
+        if _FENCE.match(lines[end].replace("\r", "")):  # a block of its own, in a list
+            break
+        end += 1
+    if not _starts(lines, begin, end):
+        return end
+    lines[begin:end] = [quoted.substituted(line, _TO_FILL_IN) for line in lines[begin:end]]
+    block = "".join(lines[begin:end])
+    work.spend(quoted.BLOCK + len(block) // quoted.CHARACTERS_PER_STEP, "looking for commands in a document")
+    if quoted.is_shell(block):
+        shown[begin:end] = [True] * (end - begin)
+    return end
+
+
+def _may_be_misnamed(language: str) -> bool:
+    return language in _MISNAMED or language.startswith(_NEARLY)
+
+
+def _starts(lines: list[str], begin: int, end: int) -> bool:
+    """Whether some line starts a program."""
     return any(_COMMAND.match(line) for line in lines[begin:end])
 
 

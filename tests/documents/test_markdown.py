@@ -68,6 +68,20 @@ def fenced(language: str, *lines: str, fence: str = "```") -> str:
         pytest.param("- run `$ " + COMMAND + "` now\n", [], id="a command in a sentence"),
         pytest.param("- `$ (" + COMMAND + "`\n", [], id="what bash would refuse"),
         pytest.param("", [], id="nothing"),
+        pytest.param("To train:\n\n    " + COMMAND + "\n\nDone\n", ["train.py"], id="a block that is only indented"),
+        pytest.param("To train:\n    " + COMMAND + "\n", [], id="what goes on with a paragraph"),
+        pytest.param("- item\n\n    more of `train.py --lr 0.1`\n", [], id="an entry's second paragraph"),
+        pytest.param(
+            "Train\n\n    # twice\n    " + COMMAND + "\n\n    " + COMMAND.replace("train", "tune") + "\n",
+            ["train.py", "tune.py"],
+            id="blank lines within it",
+        ),
+        pytest.param(
+            "- a\n\n    ```json\n    " + COMMAND + "\n    ```\n", [], id="a block of another language in a list"
+        ),
+        pytest.param(fenced("bashs", COMMAND), ["train.py"], id="a slip in the language's name"),
+        pytest.param(fenced("text", COMMAND), ["train.py"], id="commands that are called text"),
+        pytest.param(fenced("text", "out of train.py: done"), [], id="and what is text"),
     ],
 )  # fmt: skip
 def test_shell_blocks_of_a_document_are_its_script(text: str, found: list[str]) -> None:
