@@ -13,6 +13,7 @@ from memlint.documents.node import Span
 from memlint.named_tuple import NamedTuple
 from memlint.plugin import ERROR, Finding
 from memlint.reports.report import Report, RunReport, bounded, bounded_findings, shortened
+from memlint.reports.verdict import worst_first
 from memlint.rules_registry import WORK_LIMIT, RuleInfo
 from memlint.selection import known_rules, without_ignored
 from memlint.settings import Settings
@@ -181,7 +182,11 @@ def _without_estimate(run: RunReport) -> tuple[str, str]:
 
 
 def _why_unknown(draft: Draft) -> str:
-    return next((finding.message for finding in draft.findings if finding.code == "MEM007"), "")
+    """Kept with the run: what is said once of several runs stands among the findings of one of them."""
+    if draft.report.estimate is not None:
+        return ""
+    no_model = [finding for finding in draft.findings if finding.code in _NO_MODEL]
+    return next((finding.message for finding in [*no_model, *worst_first(draft.findings)]), "")
 
 
 def _without_doubles(groups: Sequence[Sequence[Finding]]) -> list[list[Finding]]:

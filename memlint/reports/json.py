@@ -9,6 +9,7 @@ from memlint.documents.node import Span
 from memlint.partial import Partial
 from memlint.plugin import ERROR, INFO, WARNING, Finding, Fix
 from memlint.reports.report import Budget, Measured, Report, RunReport, StatedFact
+from memlint.reports.verdict import whole_reason
 from memlint.tape.estimate import UNKNOWN, Estimate, Interval, Part
 
 VERSION = 1
@@ -66,6 +67,7 @@ def _run(run: RunReport) -> dict[str, Any]:
             ],
         },
         "estimate": None if estimate is None else _estimate(estimate, run.verdict, run),
+        **({"unknown": whole_reason(run)} if estimate is None else {}),
         **({} if run.partial is None else {"partial": _partial(run.partial, run.budget)}),
         "budget": budget,
         "measured": None if run.measured is None else _measured(run.measured, run),

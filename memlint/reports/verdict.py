@@ -76,13 +76,19 @@ def peak(run: RunReport) -> str:
 
 
 def why_unknown(run: RunReport) -> str:
+    """In a line's length."""
+    return clean(shorten(whole_reason(run), REASON_CHARACTERS))
+
+
+def whole_reason(run: RunReport) -> str:
+    """Why a run has no estimate."""
     if run.companion:
         return "it says how a launcher runs others and is no run of its own"
     said = next((finding.message for finding in run.findings if finding.code == "MEM007"), run.unknown)
     if not said:
         worst = worst_first(run.findings)
         said = worst[0].message if worst else "the model is not known"
-    return clean(shorten(" ".join(said.removeprefix("no estimate: ").split()), REASON_CHARACTERS))
+    return " ".join(said.removeprefix("no estimate: ").split())
 
 
 def margin(run: RunReport) -> str:

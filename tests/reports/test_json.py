@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
+from memlint.check import check_paths
 from memlint.documents.node import Unresolved
 from memlint.meta.dims import Dim
 from memlint.meta.tape import COMPONENTS
@@ -79,6 +80,8 @@ def test_figures_add_up(report: Report) -> None:
 def test_an_unknown_model_has_no_estimate_and_no_headroom(report: Report) -> None:
     entry = json_report.as_dict(report)["files"][1]
     assert entry["estimate"] is None
+    assert entry["unknown"]
+    assert "unknown" not in json_report.as_dict(report)["files"][0]
     assert entry["budget"]["headroom_bytes"] is None
     assert entry["model"] == {"name": None, "parameters": None, "trainable_parameters": None, "parts": []}
 
@@ -122,3 +125,16 @@ def test_lines_are_those_of_the_runs_own_file(report: Report) -> None:
     Draft202012Validator(SCHEMA).validate(written)
     assert [fact["line"] for fact in at(written, "files.0.estimate.components.1.parts.0.facts")] == [None, None]
     assert at(written, "files.0.estimate.unresolved.0.line") is None
+
+
+def test_each_run_says_why_it_is_unknown_where_one_line_of_a_base_is_why(tmp_path: Path) -> None:
+    (tmp_path / "base.py").write_text("model = dict(type='Nobodys', backbone=dict(type='ResNet', depth=50))\n")
+    for name in ("a.py", "b.py"):
+        (tmp_path / name).write_text(
+            "_base_ = './base.py'\noptim_wrapper = dict(optimizer=dict(type='SGD'))\ntrain_cfg = dict(max_epochs=1)\n"
+        )
+    files = json_report.as_dict(check_paths([str(tmp_path)]))["files"]
+    runs = [entry for entry in files if entry["path"].endswith(("a.py", "b.py"))]
+    assert [entry["estimate"] for entry in runs] == [None, None]
+    assert sorted(len(entry["findings"]) for entry in runs) == [0, 1], "one place is spoken of once"
+    assert all("Nobodys" in entry["unknown"] for entry in runs)
