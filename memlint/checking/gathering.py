@@ -186,7 +186,7 @@ def _why_unknown(draft: Draft) -> str:
     if draft.report.estimate is not None:
         return ""
     no_model = [finding for finding in draft.findings if finding.code in _NO_MODEL]
-    return next((finding.message for finding in [*no_model, *worst_first(draft.findings)]), "")
+    return next((finding.message for finding in [*no_model, *worst_first(tuple(draft.findings))]), "")
 
 
 def _without_doubles(groups: Sequence[Sequence[Finding]]) -> list[list[Finding]]:

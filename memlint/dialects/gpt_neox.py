@@ -41,6 +41,8 @@ def _pipeline(spec: TrainingSpec) -> None:
         lm.put(spec, "parallelism.pipeline", 1, pipeline, "0 is no pipeline")
     elif spec.get("parallelism.pipeline", 1) > 1:
         lm.put(spec, "parallelism.schedule", "1f1b", reason="DeepSpeed 0.19: runtime/pipe/schedule.py")
+    if pipeline is not None and pipeline.value:  # a pipeline of one stage is one as well (is_pipe_parallel)
+        lm.put(spec, "parallelism.buffered_outputs", spec.get("compute_dtype"), pipeline)
 
 
 # ---------------------------------------------------------------------------------------------- several files
@@ -315,7 +317,7 @@ def _kinds(value: Any) -> list[str]:
 FAMILY = lm.Family(
     beside=_beside,
     follows=Graph(
-        Step(_pipeline, ("parallelism.pipeline", "parallelism.schedule")),
+        Step(_pipeline, ("parallelism.pipeline", "parallelism.schedule", "parallelism.buffered_outputs")),
         Step(_devices, pretraining.DEVICES),
         Step(_precision, (*pretraining.HALF_FACTS, "loss_scaling")),
         Step(_optimizer, lm.OPTIMIZER_FACTS),

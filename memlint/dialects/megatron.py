@@ -369,6 +369,13 @@ def _kernels(spec: TrainingSpec) -> None:
         lm.put(spec, "activation_offloading", True, offloaded)
 
 
+def _buffers(spec: TrainingSpec) -> None:
+    """With DeepSpeed the model is a pipeline, be it of one stage (``megatron/model/gpt_model.py``: GPTModelPipe), which
+    hands out logits in fp32; the engine of pipelines refuses ZeRO 2 and 3."""
+    if _is_deep(spec) and not lm.switched(spec, "no_pipeline_parallel") and spec.get("parallelism.zero_stage", 0) < 2:
+        lm.put(spec, "parallelism.buffered_outputs", "float32", reason="Megatron-DeepSpeed: GPTModelPipe")
+
+
 def _schedule(spec: TrainingSpec) -> None:
     stages = spec.get("parallelism.pipeline", 1)
     if stages <= 1:
@@ -426,6 +433,7 @@ STEPS = (
         ),
     ),
     Step(_kernels, ("attention", "fused_kernels", "activation_offloading")),
+    Step(_buffers, ("parallelism.buffered_outputs",)),
     Step(_schedule, ("parallelism.virtual_stages", "parallelism.stage_layers", "parallelism.schedule")),
     Step(_recompute, pretraining.RECOMPUTED),
 )

@@ -56,6 +56,12 @@ PARALLELISM = (
         "logits are gathered",
     ),
     Entry("parallelism.schedule", "word", "`1f1b`, `interleaved`, `gpipe`"),
+    Entry(
+        "parallelism.buffered_outputs",
+        "word",
+        "the dtype of the logits that DeepSpeed's pipeline engine keeps of the last two micro-batches",
+        absent="nothing is kept",
+    ),
     Entry("parallelism.virtual_stages", "integer", "of one rank of a pipeline", "stages", "1"),
     Entry("parallelism.stage_layers", "any", "layers of each stage, where they are not as even as can be", "layers"),
     Entry(

@@ -17,6 +17,7 @@ from memlint.meta.optimizer import FOREACH, LOOP, Optimizer
 from memlint.meta.tape import Label
 from memlint.meta.tensor import Block, Tensor, block_like, recording, state
 from memlint.models import Recording, UnknownModel, depth, parallel, split
+from memlint.models.pipeline_engine import keep_outputs
 from memlint.models.system import System
 
 # Facts that stand for a dimension, and their letter in formulas.
@@ -104,6 +105,7 @@ def _record(
     with recording(symbolic) as tape:
         tape.mark("setup")
         system = split.split(spec, build(spec), stage)
+        keep_outputs(spec, system, stage)
         kind = _optimizer(spec, system.optimizer)
         if named or kind.by_name:
             system.model.name()

@@ -169,6 +169,10 @@ def test_dashes_and_underscores_are_the_same() -> None:
         pytest.param('"model_parallel_size": 2', "parallelism.data", 4, id="what model parallelism leaves"),
         pytest.param('"model_parallel_size": 2', "vocabulary_size", 50432, id="padded for both devices"),
         pytest.param('"pipe_parallel_size": 2', "parallelism.schedule", "1f1b", id="a pipeline has a schedule"),
+        pytest.param(
+            '"pipe_parallel_size": 1', "parallelism.buffered_outputs", "float16", id="one stage is a pipeline"
+        ),
+        pytest.param('"pipe_parallel_size": 0', "parallelism.buffered_outputs", None, id="and none is not"),
         pytest.param('"num_nodes": 2', "device_count", 16, id="two machines"),
         pytest.param('"checkpoint_num_layers": 2', "checkpointing_chunk", 2, id="chunks of two layers"),
         pytest.param('"checkpoint_activations": false', "checkpointing", "none", id="nothing recomputed"),
@@ -192,7 +196,7 @@ def test_dashes_and_underscores_are_the_same() -> None:
 )
 def test_keys(line: str, fact: str, value: Any) -> None:
     spec = with_lines(line)
-    assert spec[fact] == value
+    assert spec.get(fact) == value
 
 
 @pytest.mark.parametrize(

@@ -525,6 +525,19 @@ def test_bloom_s_optimizer_divides_its_states_by_itself() -> None:
     assert "BF16_Optimizer" in spec.facts["parallelism.zero_stage"].reason
 
 
+@pytest.mark.parametrize(
+    ("options", "dtype"),
+    [
+        pytest.param("--deepspeed --zero-stage 1", "float32", id="DeepSpeed's engine of pipelines keeps logits"),
+        pytest.param("--deepspeed --zero-stage 1 --no-pipeline-parallel", None, id="unless the model is no pipeline"),
+        pytest.param("--deepspeed --zero-stage 2", None, id="which ZeRO 2 takes for granted"),
+        pytest.param("", None, id="Megatron's own schedules return losses"),
+    ],
+)
+def test_what_the_last_stage_hands_out(options: str, dtype: str | None) -> None:
+    assert command(f"--bf16 {options}").get("parallelism.buffered_outputs") == dtype
+
+
 def test_defaults_say_whose_they_are() -> None:
     spec = command("--bf16")
     for name in ("workers", "optimizer", "parallelism.tensor", HYPER + "hidden_dropout"):

@@ -12,6 +12,7 @@ from memlint.models.split import FIRST, LAST, SECOND, candidates, in_flight, lay
 from tests.models.test_parallel import (
     CONFIG,
     FSDP2,
+    HALF,
     LAYER,
     LAYERS,
     LENGTH,
@@ -218,3 +219,27 @@ def test_in_one_round_a_rank_holds_what_its_stages_hold_apart(monkeypatch: pytes
     assert storages(tape, "communication", "received") == [HIDDEN] * 3 * 4
     reduced = storages(tape, "communication", "reduce_scatter")
     assert [size // (4 * LAYER) for size in reduced] == [1] * 4
+
+
+@pytest.mark.parametrize(
+    ("accumulation", "kept"),
+    [
+        pytest.param(1, 1, id="one micro-batch comes into one buffer"),
+        pytest.param(8, 2, id="several come into two in turn"),
+    ],
+)
+def test_deepspeed_keeps_the_logits_of_the_last_micro_batches(accumulation: int, kept: int) -> None:
+    """deepspeed/runtime/pipe/engine.py, _exec_backward_pass: only stages before the last let outputs go."""
+    facts = {**HALF, "loss": "full", "gradient_accumulation_steps": accumulation}
+    logits = ROWS * LENGTH * WORDS
+    without = held(recorded(run(None, **facts)).tape, "optimizer_step").get("logits", 0)
+    tape = recorded(run(None, **facts, **{"parallelism.buffered_outputs": "float32"})).tape
+    assert held(tape, "optimizer_step")["logits"] == without + kept * 4 * logits
+    assert most_alive(tape, "forward", "logits", but="none") >= (kept + 1) * 4 * logits
+
+
+def test_of_a_pipeline_the_last_stage_keeps_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    facts = {"parallelism.buffered_outputs": "bfloat16", "parallelism.micro_batches": None}
+    for stage, kept in ((FIRST, 0), (LAST, 2)):
+        logits = held(record(stage, monkeypatch, **facts).tape, "optimizer_step").get("logits", 0)
+        assert logits // (2 * ROWS * LENGTH * WORDS) == kept
