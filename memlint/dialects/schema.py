@@ -75,6 +75,8 @@ and on a property:
     divides, at_most, less_than
                     facts whose numbers this key's number must divide, or must not exceed, or stay below
     graft           true beside companion: the file's tree stands in place of the value instead
+    arguments       true where a class is made of the mapping, which refuses what it does not take: no key below it is
+                    one that nobody reads
 
 A property may be a reference into another file of the folder, ``{"$ref": "training_arguments.json#/$defs/bf16"}``, with
 this family's own description, default and annotations beside it; ``"allOf": [{"$ref": "trl.schema.json"}]`` takes all
@@ -123,7 +125,7 @@ SIGNATURE_NAMES = frozenset(
     )
 )
 PROPERTY_NAMES = frozenset(
-    ("fact", "default", "default_of", "values", "memory", "memory_relevant", "ignored", "aliases")
+    ("fact", "default", "default_of", "values", "memory", "memory_relevant", "ignored", "aliases", "arguments")
 ) | {"flag", "companion", "graft", "environment", "words", "divides", "at_most", "less_than", "otherwise", "on_top"}
 
 _ELSEWHERE = re.compile(r'"\$ref": *"[^#"]')  # a reference into another file

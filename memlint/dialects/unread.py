@@ -13,7 +13,7 @@ from itertools import islice
 
 from memlint import work
 from memlint.dialects.misspelling import known_names
-from memlint.dialects.schema import Schema, families, load, properties, released, resolve
+from memlint.dialects.schema import ANNOTATION, Schema, families, load, properties, released, resolve
 from memlint.documents.node import Node, Unresolved
 from memlint.facts.spec import TrainingSpec
 from memlint.named_tuple import NamedTuple
@@ -95,6 +95,8 @@ def _of(node: Node, schema: Schema | None, root: Schema, above: str, depth: int)
         own = known.get(str(name), known.get(plain))
         if own is not None or not all_names.isdisjoint((plain, plain.replace(".", "_"))):
             inner = None if own is None else resolve(own, root)
+            if inner is not None and inner.get(ANNOTATION, {}).get("arguments"):
+                continue  # whoever makes the class of them has read every one, or the run has no estimate
             if inner is not None and properties(inner, root):
                 yield from _of(child, inner, root, "", depth + 1)
             continue

@@ -162,6 +162,15 @@ def test_a_detector_takes_what_was_published(tmp_path: Path) -> None:
     assert found.estimate.allocated_bytes / 2**30 == pytest.approx(4.0, rel=0.03)
 
 
+def test_arguments_of_the_model_s_classes_are_read(tmp_path: Path) -> None:
+    """``frozen_stages`` is an argument of the backbone's class, and was said to be a key that nobody reads."""
+    text = DETECTOR.replace("{transform}", FIT) + "freeze_backbone = True\n"
+    (found,) = check_paths([str(written(tmp_path, "det.py", text))], Settings()).runs
+    assert found.estimate is not None
+    [told] = [finding.message for finding in found.findings if finding.code == "MEM805"]
+    assert told.startswith("freeze_backbone True: not read")  # a name of the file's own
+
+
 def test_a_detector_s_boxes_take_a_matrix_over_all_anchors(tmp_path: Path) -> None:
     """Which the forward pass has beside it: a corner pair and two sides for each box and anchor."""
     spec = run(written(tmp_path, "det.py", DETECTOR.replace("{transform}", FIT)))
