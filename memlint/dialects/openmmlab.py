@@ -12,7 +12,7 @@ from memlint.dialects import key_facts, openmmlab_scenes, openmmlab_videos, shar
 from memlint.dialects.insertion import add
 from memlint.dialects.schema import Key
 from memlint.dialects.stated import gap, put
-from memlint.documents.node import Document, Edit, Node
+from memlint.documents.node import Document, Edit, Node, Unresolved
 from memlint.facts.spec import ASSUMED, DEFAULT, HYPER, WRITTEN, Fact, Name, TrainingSpec
 
 ARCHITECTURE = "openmmlab"
@@ -53,8 +53,12 @@ _DEVICES = re.compile(r"(?:^|[_-])(\d{1,3})xb?(\d{1,5})(?=[_.-])")
 
 
 def recognise(document: Document, root: Node) -> bool:
-    """A file without a model that inherits none is a part that others inherit: a data set, a schedule."""
-    return root.get("model") is not None or any(word in document.text for word in _INHERITS)
+    """A file without a model that inherits none is a part that others inherit: a data set, a schedule. A ``model`` that
+    is a name is made by a program of somebody's own that reads mmcv's configs: these libraries make it of a mapping."""
+    model = root.get("model")
+    if model is not None:
+        return model.is_mapping or isinstance(model.value, Unresolved)
+    return any(word in document.text for word in _INHERITS)
 
 
 def complete(spec: TrainingSpec) -> TrainingSpec:

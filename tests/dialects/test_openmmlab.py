@@ -195,6 +195,14 @@ def test_parts_that_others_inherit_are_no_runs(tmp_path: Path) -> None:
     assert named.estimate is None
 
 
+def test_a_model_that_is_a_name_is_another_program_s(tmp_path: Path) -> None:
+    """PixArt-alpha reads mmcv's configs with a program of its own, and was told that its model is no mapping."""
+    (tmp_path / "base.py").write_text("optimizer = dict(type='AdamW', lr=1e-4)\n", encoding="utf-8")
+    text = "_base_ = ['base.py']\ndata = dict(type='SAM')\nmodel = 'PixArt_XL_2'\ntrain_batch_size = 176\n"
+    (tmp_path / "own.py").write_text(text + "ema_decay = 0.95\n", encoding="utf-8")
+    assert registry.specs(load(str(tmp_path / "own.py"))) == []
+
+
 @pytest.mark.parametrize(
     ("command", "devices", "dtype", "batch"),
     [
