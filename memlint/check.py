@@ -257,7 +257,9 @@ class _Checker:
         if document.faults or self.invocation.asked.measure is not None:
             Judge(self.invocation, document, settings).run(reading.no_family(document))
         else:
-            self.invocation.skipped.append((document.path, NOT_A_CONFIG))
+            from memlint.dialects import registry
+
+            self.invocation.skipped.append((document.path, registry.part(document) or NOT_A_CONFIG))
 
     def _has_families(self, path: str) -> bool:
         """Whether any family is written in the format that a suffix stands for; if none, why parse it."""

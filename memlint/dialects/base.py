@@ -3,6 +3,7 @@
 The Python half is a module of this folder with any of these functions, found by name:
 
     recognise(document, root) -> bool   a condition beyond the signature
+    part(document, root) -> str         why a file that fits the signature is only a part of runs; "" for a run
     FAMILY                              the steps to the facts that the schema cannot express (family.py)
     complete(spec) -> TrainingSpec      the same for a model that is no language model; architecture and model name
     spell(spec, fact, value) -> edits   or None for the generic spelling
@@ -115,6 +116,10 @@ class Dialect:
     def match(self, document: Document, command: Command | None = None) -> Match | None:
         """The run that a document (or one command of a script) states in this family's keys, or None."""
         return self._recogniser.match(document, command)
+
+    def part(self, document: Document) -> str:
+        """Why a document in this family's keys is only a part of other runs; "" for any other document."""
+        return self._recogniser.part(document)
 
     def members(self, document: Document) -> list[Match]:
         """The runs of a Python module whose functions each return one, in order; [] for any other file."""

@@ -40,7 +40,14 @@ _WRAPPER, _HALF = HYPER + "optim_wrapper", HYPER + "amp_dtype"
 # Where samples are made: the list of transforms, and the keys of what wraps one dataset in another.
 _DATASETS = ("train_dataloader.dataset", "data.train")
 _WRAPPED = ("dataset", "datasets")
-_INHERITS = ("_base_", "read_base", "model =", "model=")
+# The folder of the parts that configs build on, the findings that say that a base is not known, and words of a text
+# that may set a model in a way that the reader does not follow.
+_BASES, _UNREAD, _MAY_SET = "_base_", ("MEM003", "MEM004"), ("read_base", "model =", "model=")
+# Keys of which a run has one: what it reads, what steps, how long.
+_TRAINS = (
+    *("data", "train_dataloader", "optimizer", "optim_wrapper", "runner", "total_epochs"),
+    *("train_cfg.max_epochs", "train_cfg.max_iters"),
+)
 # Transform -> the argument that says the size of what comes out, and whether that is (width, height).
 _SIZES: dict[str, tuple[tuple[str, bool], ...]] = {
     "RandomCrop": (("crop_size", False),),
@@ -53,12 +60,25 @@ _DEVICES = re.compile(r"(?:^|[_-])(\d{1,3})xb?(\d{1,5})(?=[_.-])")
 
 
 def recognise(document: Document, root: Node) -> bool:
-    """A file without a model that inherits none is a part that others inherit: a data set, a schedule. A ``model`` that
-    is a name is made by a program of somebody's own that reads mmcv's configs: these libraries make it of a mapping."""
+    """A run, and no part of one. A ``model`` that is a name is made by a program of somebody's own that reads mmcv's
+    configs: these libraries make it of a mapping."""
     model = root.get("model")
-    if model is not None:
-        return model.is_mapping or isinstance(model.value, Unresolved)
-    return any(word in document.text for word in _INHERITS)
+    is_one = model is None or model.is_mapping or isinstance(model.value, Unresolved)
+    return is_one and not part(document, root)
+
+
+def part(document: Document, root: Node) -> str:
+    """Why a file is only one that others build on: what it lacks; "" for a run. What a base sets that could not be read
+    is not known, except below the folder of the bases themselves."""
+    is_base = _BASES in os.path.normpath(document.path).split(os.sep)
+    if not is_base and any(fault.code in _UNREAD for fault in document.faults):
+        return ""
+    if root.get("model") is None:
+        told = any(word in document.text for word in _MAY_SET)
+        return "" if told and not is_base else "a part that other configs build on: it has no model"
+    if any(root.get(key) is not None for key in _TRAINS):
+        return ""
+    return "a part that other configs build on: it has neither data nor an optimizer nor a runner"
 
 
 def complete(spec: TrainingSpec) -> TrainingSpec:

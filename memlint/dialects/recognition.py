@@ -62,6 +62,13 @@ class Recogniser:
             return None
         return found
 
+    def part(self, document: Document) -> str:
+        """Why a document in this family's keys is only a part of other runs; "" for any other document."""
+        if "module" not in self._header or (found := self._match_tree(document)) is None:
+            return ""
+        told = getattr(self._dialect.module, "part", None)
+        return "" if told is None else str(told(found.document, found.root))
+
     def _match_tree(self, document: Document) -> Match | None:
         if document.format == "python" and _STARTS.search(document.text):
             return None  # a program, whose names are not keys: a config is imported and not run

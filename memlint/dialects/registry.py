@@ -80,6 +80,12 @@ def specs(document: Document, overrides: Sequence[str] = (), *, of_a_program: Se
     return [family.spec(_overridden(match, overrides))]
 
 
+def part(document: Document) -> str:
+    """Why a document is only a part of other runs, as the first family says in whose keys it is; "" where none does."""
+    document = prepared(document)
+    return next((why for one in likely(document) if (why := one.part(document))), "")
+
+
 def _by_itself(document: Document, overrides: Sequence[str]) -> list[TrainingSpec]:
     """The run of a script or a notebook that makes a trainer, started without options."""
     if document.format != "python" and not document.path.lower().endswith(".ipynb"):

@@ -1298,7 +1298,8 @@ def test_a_batch_that_the_devices_cannot_share_is_found_through_both(tmp_path: P
 def test_a_python_config_of_nothing_but_its_bases(tmp_path: Path) -> None:
     root = folder(
         tmp_path,
-        base__py="train_dataloader = dict(batch_size=4, num_workers=2)\noptim_wrapper = dict(type='OptimWrapper')\n",
+        base__py="model = dict(type='Net')\ntrain_dataloader = dict(batch_size=4, num_workers=2)\n"
+        "optim_wrapper = dict(type='OptimWrapper')\n",
         net__py="_base_ = ['base.py']\n",
         lost__py="_base_ = ['nowhere.py']\n",
     )

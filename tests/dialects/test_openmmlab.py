@@ -191,8 +191,31 @@ def test_parts_that_others_inherit_are_no_runs(tmp_path: Path) -> None:
     (below / "other.py").write_text("_base_ = 'mine.py'\n" + DATA, encoding="utf-8")
     written(tmp_path, "net.py", OLD.replace("'model.py'", "'model.py', '_base_/datasets/other.py'"))
     assert [Path(one.path).name for one in check_paths([str(tmp_path)], Settings()).runs] == ["net.py"]
-    (named,) = check_paths([str(below / "other.py")], Settings()).runs  # who names it is told what is missing
-    assert named.estimate is None
+    report = check_paths([str(below / "other.py")], Settings())
+    assert not report.runs
+    assert [why for _, why in report.skipped] == ["a part that other configs build on: it has no model"]
+
+
+@pytest.mark.parametrize(
+    ("place", "base", "kept", "is_run"),
+    [
+        pytest.param("_base_/models/other.py", "net.py", "", False, id="below the folder of bases"),
+        pytest.param("parts/other.py", "net.py", "", False, id="a model alone, elsewhere"),
+        pytest.param("parts/other.py", "net.py", DATA, True, id="with data"),
+        pytest.param("parts/other.py", "net.py", "optimizer = dict(type='SGD')\n", True, id="with an optimizer"),
+        pytest.param("parts/other.py", "net.py", "train_cfg = dict(max_epochs=12)\n", True, id="with a length"),
+        pytest.param("parts/other.py", "net.py", "train_cfg = dict(rpn=dict())\n", False, id="what a model once had"),
+        pytest.param("parts/other.py", "gone.py", "", True, id="on a base that is not there"),
+        pytest.param("_base_/models/other.py", "gone.py", "", False, id="both"),
+    ],
+)
+def test_a_model_that_nothing_trains_is_a_part(place: str, base: str, kept: str, is_run: bool, tmp_path: Path) -> None:
+    """BEVFormer's ``_base_/models``, of which no config of the repository makes a run, were told as runs."""
+    path = tmp_path / place
+    path.parent.mkdir(parents=True)
+    (path.parent / "net.py").write_text(MODEL, encoding="utf-8")
+    path.write_text(f"_base_ = './{base}'\nmodel = dict(pretrained=None)\n{kept}", encoding="utf-8")
+    assert bool(registry.specs(load(str(path)))) is is_run
 
 
 def test_a_model_that_is_a_name_is_another_program_s(tmp_path: Path) -> None:
