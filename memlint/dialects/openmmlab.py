@@ -336,7 +336,7 @@ def _switches(spec: TrainingSpec) -> str:
 def _unknown(spec: TrainingSpec) -> str:
     """Why there is no estimate; "" where there may be one."""
     if "micro_batch_size" not in spec:
-        item = gap(spec, "batch_size", "samples_per_gpu", "videos_per_gpu")
+        item = gap(spec, "batch_size", "samples_per_gpu", "imgs_per_gpu", "videos_per_gpu")
         key = "train_dataloader.batch_size" if spec.get(DIALECT) == MMENGINE else "data.samples_per_gpu"
         return f"{key} is not stated" if item is None else f"{item.key} is not known: {item.reason}"
     kind = spec[MODEL]["type"]

@@ -9,7 +9,8 @@ import pytest
 from memlint.check import check_paths
 from memlint.dialects import registry
 from memlint.documents.load import load
-from memlint.facts.spec import TrainingSpec
+from memlint.facts.spec import TrainingSpec, UnknownModel
+from memlint.models import record
 from memlint.settings import Settings
 
 MODEL = """
@@ -169,6 +170,40 @@ def test_arguments_of_the_model_s_classes_are_read(tmp_path: Path) -> None:
     assert found.estimate is not None
     [told] = [finding.message for finding in found.findings if finding.code == "MEM805"]
     assert told.startswith("freeze_backbone True: not read")  # a name of the file's own
+
+
+def detector(folder: Path, *changes: tuple[str, str]) -> TrainingSpec:
+    """The run of DETECTOR with words changed."""
+    text = DETECTOR.replace("{transform}", FIT)
+    for old, new in changes:
+        assert old in text
+        text = text.replace(old, new)
+    return run(written(folder, "det.py", text))
+
+
+def test_what_takes_regions_out_of_a_map_keeps_what_its_operator_keeps(tmp_path: Path) -> None:
+    """Of each number of a region: nothing of an average, the index of a maximum as int32, or both of its coordinates
+    (mmcv 2.1, ``ops/roi_pool.py`` and ``ops/roi_align.py``)."""
+    kept = {}
+    for name, layer in (("mean", ""), ("index", "RoIPool"), ("place", "RoIAlign', pool_mode='max")):
+        spec = detector(tmp_path, ("type='RoIAlign", f"type='{layer or 'RoIAlign'}"))
+        kept[name] = record(spec, named=False).tape.saved_bytes
+    numbers = 2 * 512 * 256 * 7 * 7
+    assert kept["index"] - kept["mean"] == 4 * numbers
+    assert kept["place"] - kept["mean"] == 8 * numbers
+
+
+@pytest.mark.parametrize("kind", ["DeformRoIPoolPack", "ModulatedDeformRoIPoolPack"])
+def test_an_operator_with_layers_of_its_own_is_not_known(kind: str, tmp_path: Path) -> None:
+    with pytest.raises(UnknownModel, match=f"^model.roi_head.bbox_roi_extractor.roi_layer.type {kind} is an operator"):
+        record(detector(tmp_path, ("type='RoIAlign'", f"type='{kind}'")), named=False)
+
+
+def test_the_batch_of_mmdet_s_first_releases(tmp_path: Path) -> None:
+    """``imgs_per_gpu`` goes before ``samples_per_gpu`` (mmdet 2.28, ``apis/train.py``)."""
+    old = detector(tmp_path, ("samples_per_gpu=2", "imgs_per_gpu=3"))
+    assert (old.family, old["micro_batch_size"], old.unknown_reason) == ("openmmlab", 3, "")
+    assert detector(tmp_path, ("samples_per_gpu=2", "samples_per_gpu=2, imgs_per_gpu=4"))["micro_batch_size"] == 4
 
 
 def test_a_detector_s_boxes_take_a_matrix_over_all_anchors(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from memlint.models import UnknownModel
 from memlint.models.openmmlab.bricks import Config, ConvModule, pair, resize
 from memlint.models.openmmlab.losses import of_one
 from memlint.models.openmmlab.registry import build, register
-from memlint.models.regions import roi_align
+from memlint.models.regions import roi_align, roi_align_max, roi_pool
 
 Maps = Sequence[Tensor]
 
@@ -258,13 +258,28 @@ class RetinaHead(AnchorHead):
 # ------------------------------------------------------------------------------------------------------------ regions
 
 
+# The operators of mmcv that take regions out of a map without weights of their own, by their names in configs.
+ROI_LAYERS = {"RoIAlign": roi_align, "RoIPool": roi_pool}
+
+
 @register()
 class SingleRoIExtractor(Module):
     """Regions (K, 5) -> (K, C, S, S): of each the map that its size belongs to, regions spread evenly over the maps."""
 
     def __init__(
-        self, roi_layer: Any, out_channels: int, featmap_strides: Sequence[int], finest_scale: int = 56
+        self,
+        roi_layer: Any,
+        out_channels: int,
+        featmap_strides: Sequence[int],
+        finest_scale: int = 56,
+        place: str = "model.roi_head.bbox_roi_extractor",
     ) -> None:
+        kind = str(roi_layer.get("type"))
+        if kind not in ROI_LAYERS:
+            raise UnknownModel(f"{place}.roi_layer.type {kind} is an operator that memlint does not know")
+        self.layer = ROI_LAYERS[kind]
+        if self.layer is roi_align and roi_layer.get("pool_mode") == "max":
+            self.layer = roi_align_max
         self.size = pair(roi_layer.get("output_size", 7))
         self.width, self.levels = out_channels, len(featmap_strides)
 
@@ -272,11 +287,11 @@ class SingleRoIExtractor(Module):
         taken = maps[: self.levels]
         made = empty((count, self.width, *self.size), taken[0].dtype)
         if self.levels == 1:
-            return roi_align(taken[0], count, self.size)
+            return self.layer(taken[0], count, self.size)
         share = count // self.levels
         for number, x in enumerate(taken):
             own = count - share * (self.levels - 1) if number == 0 else share
-            made = F.assigned(made, roi_align(x, own, self.size))
+            made = F.assigned(made, self.layer(x, own, self.size))
         return made
 
 
