@@ -57,6 +57,8 @@ class Dialect:
         self.options = Options(lambda: self.schema, self.header)
         self._recogniser = Recogniser(self)
         self.first_keys = first_keys(self.header.get("signature", {}))
+        if self.first_keys is not None and "extends" in self.header:
+            self.first_keys |= {self.header["extends"]}
 
     @property
     def schema(self) -> Schema:
@@ -135,7 +137,7 @@ class Dialect:
     def spec(self, match: Match, run: str = "train") -> TrainingSpec:
         """The facts of a run that :meth:`match` found, each with where it came from."""
         missing = list(match.missing)
-        document, root = self._extended(match.document, match.root, missing)
+        document, root = self.extended(match.document, match.root, missing)
         incomplete = len(missing) > len(match.missing)
         document, root = self._graft(document, root, missing)
         root = self._worded(root)
@@ -307,7 +309,7 @@ class Dialect:
                     "framework_version", framework, ASSUMED, reason="not stated in the config"
                 )
 
-    def _extended(self, document: Document, root: Node, missing: list[Missing]) -> tuple[Document, Node]:
+    def extended(self, document: Document, root: Node, missing: list[Missing]) -> tuple[Document, Node]:
         """The tree on top of those of the files that it builds on (``_BASE_: ../base.yaml``)."""
         key = self.header.get("extends", "")
         if not key or not root.is_mapping:

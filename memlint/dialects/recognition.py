@@ -76,7 +76,7 @@ class Recogniser:
         if signature.get("members") and document.format == "python":
             return next(iter(self.members(document)), None)
         if not signature.get("class"):
-            score = signature_score(signature, document.root)
+            score = signature_score(signature, document.root) or self._score_of_bases(document)
             return Match(score, document, document.root) if score else _match_text(signature, document)
         best: Match | None = None
         if isinstance(document.root.value, dict):
@@ -85,6 +85,14 @@ class Recogniser:
                 if score and (best is None or score > best.score):
                     best = Match(score, document, child)
         return best or _match_text(signature, document)
+
+    def _score_of_bases(self, document: Document) -> int:
+        """Of a file whose own keys tell nothing, such as its base alone: with the keys of its bases."""
+        key = self._header.get("extends", "")
+        if not key or find(document.root, key) is None:
+            return 0
+        _, whole = self._dialect.extended(document, document.root, [])
+        return signature_score(self._header.get("signature", {}), whole)
 
     def members(self, document: Document) -> list[Match]:
         """The runs of a Python module whose functions each return one, in order; [] for any other file."""

@@ -53,6 +53,18 @@ def test_images_of_other_data_may_be_square_and_have_fewer_objects_or_more(tmp_p
     assert other[1] > known[1]
 
 
+@pytest.mark.parametrize("own", ["", "VERSION: 2\n"], ids=["its base alone", "with a key that tells nothing"])
+def test_a_config_of_nothing_but_its_base_is_that_base_s_run(own: str, tmp_path: Path) -> None:
+    """Detic's BoxSup_OVCOCO_CLIP_R50_1x.yaml states its base and nothing else, and was of no known family."""
+    (tmp_path / "base.yaml").write_text(yaml_of(FPN | {"SOLVER.IMS_PER_BATCH": 2}), encoding="utf-8")
+    (tmp_path / "between.yaml").write_text("_BASE_: base.yaml\n", encoding="utf-8")
+    (tmp_path / "net.yaml").write_text(f'_BASE_: "between.yaml"\n{own}', encoding="utf-8")
+    (tmp_path / "lost.yaml").write_text("_BASE_: nowhere.yaml\n", encoding="utf-8")
+    [spec] = registry.specs(load(str(tmp_path / "net.yaml")))
+    assert (spec.family, spec.get("global_batch_size")) == ("detectron2", 2)
+    assert registry.specs(load(str(tmp_path / "lost.yaml"))) == []
+
+
 @pytest.mark.parametrize(
     ("names", "registered"),
     [

@@ -1284,6 +1284,11 @@ def test_keys_and_values_after_an_option(tmp_path: Path) -> None:
     assert (spec["image_size"], spec["checkpointing"]) == (256, "full")
 
 
+def test_a_config_of_nothing_but_its_base(tmp_path: Path) -> None:
+    root = folder(tmp_path, swin__yaml="MODEL: {SWIN: {EMBED_DIM: 96}}\n", net__yaml="BASE: ['swin.yaml']\n")
+    assert [spec.family for spec in registry.specs(load(str(root / "net.yaml")))] == ["swin"]
+
+
 def test_a_batch_that_the_devices_cannot_share_is_found_through_both(tmp_path: Path) -> None:
     root = folder(
         tmp_path,
