@@ -22,6 +22,7 @@ from memlint.facts.spec import OnTop
 from memlint.named_tuple import NamedTuple
 
 MAX_MODULES = 12  # that a program draws in, nearest first
+MAX_REGISTERED = 96  # of which one registers a model: a package of models has a module for each kind
 MAX_HOPS = 6  # from a name to the class that it stands for
 MAX_BYTES = 1 << 20
 
@@ -49,12 +50,14 @@ _MOST_KEPT = 64
 
 
 class Module(NamedTuple):
-    """A module's classes, and its imported names -> (the module that each is from, its name there)."""
+    """A module's classes, its imported names -> (the module that each is from, its name there), and its functions that
+    are registered by a decorator -> the names of their decorators."""
 
     path: str
     text: str
     classes: dict[str, ast.ClassDef]
     imported: dict[str, tuple[str, str]]
+    registered: dict[str, tuple[str, ...]]
 
 
 def module(path: str) -> Module | None:
@@ -79,15 +82,24 @@ def _read(path: str, text: str) -> Module | None:
         return None
     classes: dict[str, ast.ClassDef] = {}
     imported: dict[str, tuple[str, str]] = {}
+    registered: dict[str, tuple[str, ...]] = {}
     for node in _statements(tree):
         if isinstance(node, ast.ClassDef):
             classes[node.name] = node
+        elif isinstance(node, ast.FunctionDef) and node.decorator_list:
+            registered[node.name] = tuple(map(_decorator, node.decorator_list))
         elif isinstance(node, ast.ImportFrom):
             source = "." * node.level + (node.module or "")
             imported.update({alias.asname or alias.name: (source, alias.name) for alias in node.names})
         elif isinstance(node, ast.Import):
             imported.update({alias.asname or alias.name: (alias.name, "") for alias in node.names})
-    return Module(path, text, classes, imported)
+    return Module(path, text, classes, imported, registered)
+
+
+def _decorator(node: ast.expr) -> str:
+    """The last name of a decorator, called or not."""
+    called = node.func if isinstance(node, ast.Call) else node
+    return called.attr if isinstance(called, ast.Attribute) else getattr(called, "id", "")
 
 
 def _statements(tree: ast.Module) -> Iterator[ast.AST]:
@@ -119,6 +131,17 @@ def imported(source: str, beside: str) -> tuple[str, str] | None:
     path = _file_of(source, beside) if source.strip(".") else None
     found = module(path) if path is not None else None
     return None if found is None else (found.path, found.text)
+
+
+def registers(path: str, name: str, decorator: str, library: str) -> str:
+    """The file of a program's repository in which a function ``name`` is registered by a decorator of a library's, the
+    program itself among them; "" where none is. A copy of the library in the repository is the library's.
+
+    Only what the program imports is looked into, as only that is registered when it runs. Raises OutOfWork."""
+    for one in _with_imports(path, MAX_REGISTERED, library):
+        if any(one.imported.get(word, ("", word))[1] == decorator for word in one.registered.get(name, ())):
+            return one.path
+    return ""
 
 
 def matches(path: str, pattern: re.Pattern[str]) -> bool:
@@ -162,18 +185,28 @@ def may_train(path: str) -> bool:
     return False
 
 
-def _with_imports(path: str) -> Iterator[Module]:
+def _with_imports(path: str, most: int = MAX_MODULES, without: str = "") -> Iterator[Module]:
+    """A program and the modules of its repository that it imports, nearest first; those of one package left out."""
     waiting, seen = [path], {path}
-    while waiting and len(seen) <= MAX_MODULES:
+    while waiting and len(seen) <= most:
         found = module(waiting.pop(0))
         if found is None:
             continue
         yield found
-        for source in dict.fromkeys(source for source, _ in found.imported.values()):
-            file = _file_of(source, found.path)
-            if file is not None and file not in seen and len(seen) < MAX_MODULES:
+        for source in dict.fromkeys(_sources(found)):
+            file = None if without and source.partition(".")[0] == without else _file_of(source, found.path)
+            if file is not None and file not in seen and len(seen) < most:
                 seen.add(file)
                 waiting.append(file)
+
+
+def _sources(of: Module) -> Iterator[str]:
+    """What a module imports: the module itself, and where a package's names are asked for, the modules of that name
+    that it may have."""
+    for source, name in of.imported.values():
+        yield source
+        if name and name != "*":
+            yield f"{source}{name}" if source.endswith(".") else f"{source}.{name}"
 
 
 class Scores(NamedTuple):

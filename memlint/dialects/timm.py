@@ -5,9 +5,11 @@ Source: timm 1.0.31 (``train.py``, ``timm/optim/_optim_factory.py``, ``timm/mode
 
 from __future__ import annotations
 
+import os
+
 from memlint.architectures.library_models import CLASSES, timm_classes, timm_program, timm_side
 from memlint.data import programs
-from memlint.dialects import dit, key_facts, torchvision
+from memlint.dialects import dit, key_facts, own_code, scripts, torchvision
 from memlint.dialects import language_model as lm
 from memlint.documents.node import Document, Node
 from memlint.facts.spec import ASSUMED, DEFAULT, HYPER, Fact, Name, TrainingSpec
@@ -49,10 +51,16 @@ def complete(spec: TrainingSpec) -> TrainingSpec:
     model = spec.fact("model")
     if model is None or not isinstance(model.value, str):
         return spec
+    registered = _registered(spec, model.value)
+    if registered:
+        what = f"the model {model.value} is this repository's own, in {registered}, which memlint does not know"
+        spec.unknown_reason = f"{what}: {key_facts.WAY_OUT}"
+        return spec
     name, _ = timm_program(model.value)
     try:
         own = programs.value(name)["sizes"]["H"]
     except KeyError:
+        spec.unknown_reason = f"the model {model.value} is none of timm's that memlint knows: {key_facts.WAY_OUT}"
         return spec
     spec.unknown_reason = _unknown(spec, model.value)
     if spec.unknown_reason:
@@ -72,6 +80,16 @@ def complete(spec: TrainingSpec) -> TrainingSpec:
         reason = "the model's program has its own rate; a dropped path keeps a number for each sample"
         spec.facts[HYPER + "drop_path"] = Fact(HYPER + "drop_path", None, ASSUMED, stated.key, reason=reason)
     return spec
+
+
+def _registered(spec: TrainingSpec, model: str) -> str:
+    """The file in which the program that is started enters a model of its own under this name; "" where it does not.
+    It goes before timm's of the same name. (``timm/models/_registry.py``: register_model)"""
+    path = None if spec.launch is None else scripts.file_of(spec.launch, spec.document)
+    if path is None:
+        return ""
+    found = own_code.registers(path, model, "register_model", "timm")
+    return os.path.relpath(found, os.path.dirname(path) or os.curdir).replace(os.sep, "/") if found else ""
 
 
 def _unknown(spec: TrainingSpec, model: str) -> str:

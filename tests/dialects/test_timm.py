@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from memlint.data import programs
+from memlint.dialects import registry
 from memlint.dialects.spelling import spell
+from memlint.documents.load import load
 from memlint.facts.spec import ASSUMED, HYPER, Name
 from memlint.fixes.edits import apply_edits
 from memlint.models import record
@@ -82,7 +86,64 @@ def test_an_optimizer_that_timm_wrote_is_unknown_by_its_name(optimizer: str) -> 
 
 def test_a_model_whose_program_does_not_ship_is_unknown_by_its_name() -> None:
     spec = run(COMMAND.replace("resnet18", "no_such_net") + "\n", "run.sh")
-    assert "no_such_net is made by the code of timm" in spec.unknown_reason
+    assert spec.unknown_reason.startswith("the model no_such_net is none of timm's that memlint knows: ")
+
+
+OWN = """\
+import torch
+from timm.models.registry import register_model
+
+class Net(torch.nn.Module): ...
+
+@register_model
+def resnet18(pretrained=False, **kwargs):
+    return Net()
+
+def resnet50(): ...
+"""
+
+
+@pytest.mark.parametrize(
+    ("place", "said"),
+    [
+        pytest.param("nets.py", "import nets", id="a module"),
+        pytest.param("nets.py", "from nets import resnet18 as made", id="a name of it"),
+        pytest.param("models/nets.py", "from models import nets", id="a module of a package"),
+        pytest.param("models/__init__.py", "import models", id="a package"),
+        pytest.param("train.py", "", id="the program itself"),
+    ],
+)
+def test_a_model_that_the_program_registers_goes_before_timm_s(place: str, said: str, tmp_path: Path) -> None:
+    """MetaFormer's train.py takes convformer_s18 from a file beside it, and timm's of that name was estimated."""
+    (tmp_path / ".git").mkdir()
+    (tmp_path / "models").mkdir()
+    (tmp_path / "models" / "__init__.py").write_text("", encoding="utf-8")
+    (tmp_path / "train.py").write_text(f"import timm\n{said}\n", encoding="utf-8")
+    kept = (tmp_path / place).read_text(encoding="utf-8") if (tmp_path / place).exists() else ""
+    (tmp_path / place).write_text(kept + OWN, encoding="utf-8")
+    script = tmp_path / "run.sh"
+    script.write_text(COMMAND + "\n" + COMMAND.replace("resnet18", "resnet50") + "\n", encoding="utf-8")
+    own, other = registry.specs(load(str(script)))
+    assert own.architecture is None
+    assert own.unknown_reason.startswith(f"the model resnet18 is this repository's own, in {place}, which memlint does")
+    assert other.architecture == "classifier"  # a function that nothing registers is no model
+
+
+@pytest.mark.parametrize(
+    ("place", "said"),
+    [
+        pytest.param("other.py", "import nets", id="a module that the program does not import"),
+        pytest.param("timm/nets.py", "from timm import nets", id="a copy of timm itself"),
+    ],
+)
+def test_what_another_file_registers_is_no_model_of_the_program_s(place: str, said: str, tmp_path: Path) -> None:
+    (tmp_path / ".git").mkdir()
+    (tmp_path / "timm").mkdir()
+    (tmp_path / "train.py").write_text(f"import timm\n{said}\n", encoding="utf-8")
+    (tmp_path / place).write_text(OWN, encoding="utf-8")
+    (tmp_path / "run.sh").write_text(f"{COMMAND}\n", encoding="utf-8")
+    [spec] = registry.specs(load(str(tmp_path / "run.sh")))
+    assert spec.architecture == "classifier"
 
 
 def test_weights_of_another_data_set_leave_the_classes_to_say() -> None:
@@ -222,7 +283,8 @@ def test_a_name_that_is_no_program_reads_no_file(name: str) -> None:
 def test_a_name_that_torchvision_alone_has_is_of_its_script(options: str, family: str, known: bool) -> None:
     spec = run(f"torchrun --nproc_per_node=8 train.py {options}\n", "run.sh")
     assert (spec.family, spec.architecture == "classifier") == (family, known)
-    assert known or family == "program" or f"made by the code of {family}" in spec.unknown_reason
+    whose = "none of timm's" if family == "timm" else f"made by the code of {family}"
+    assert known or family == "program" or whose in spec.unknown_reason
 
 
 def test_the_folder_of_torchvision_s_script_tells_as_well() -> None:
