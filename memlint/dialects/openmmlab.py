@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from memlint.dialects import key_facts, openmmlab_scenes, openmmlab_videos, sharing
+from memlint.dialects import key_facts, openmmlab_objects, openmmlab_scenes, openmmlab_videos, sharing
 from memlint.dialects.insertion import add
 from memlint.dialects.schema import Key
 from memlint.dialects.stated import gap, put
@@ -28,8 +28,7 @@ CHANGES_THE_MODEL = ("RFSearchHook",)
 # Keys that hold the sizes that an image is fitted into, one or several.
 _SCALES = ("scale", "img_scale", "scales")
 DIVISOR = 32
-# How many objects the fullest image has, which no config says: as many as COCO's.
-BOXES, FULLEST = HYPER + "boxes", 93
+BOXES, BOXES_BETWEEN = HYPER + "boxes", HYPER + "boxes_between"
 # Backbones whose blocks are recomputed with ``with_cp``.
 RECOMPUTES = frozenset(
     ("ConvNeXt", "HRNet", "MixVisionTransformer", "ResNeXt", "ResNet", "ResNetV1c", "ResNetV1d", "SwinTransformer")
@@ -185,13 +184,20 @@ def _image_size(spec: TrainingSpec) -> None:
     if kind in FITTED:
         _fitted_size(spec)
         if BOXES not in spec:
-            reason = "objects of the fullest image: as many as COCO's has (instances_train2017.json)"
-            spec.facts[HYPER + "boxes"] = Fact(BOXES, FULLEST, ASSUMED, reason=reason)
+            _objects(spec)
         return
     found = _stated_size(spec)
     if found is not None:
         key, node, size = found
         spec.facts["image_size"] = Fact("image_size", size, WRITTEN, key, node)
+
+
+def _objects(spec: TrainingSpec) -> None:
+    found = openmmlab_objects.fullest(_dataset_node(spec))
+    reason = f"objects of the fullest image: {found.source}"
+    spec.facts[HYPER + "boxes"] = Fact(BOXES, found.objects, ASSUMED, reason=reason)
+    if found.between:
+        spec.facts[BOXES_BETWEEN] = Fact(BOXES_BETWEEN, found.between, ASSUMED, reason="of other data")
 
 
 def _fitted_size(spec: TrainingSpec) -> None:
