@@ -21,7 +21,7 @@ MMENGINE, MMCV = "mmengine", "mmcv"
 # The models of which there may be an estimate (memlint/models/openmmlab): whether a sample is a crop.
 CROPPED = frozenset(("CascadeEncoderDecoder", "EncoderDecoder"))
 FITTED = frozenset(
-    ("CascadeRCNN", "FasterRCNN", "MaskRCNN", "RetinaNet", "SingleStageDetector", "TwoStageDetector")
+    ("CascadeRCNN", "FasterRCNN", "FastRCNN", "MaskRCNN", "RetinaNet", "RPN", "SingleStageDetector", "TwoStageDetector")
 ) | {"RotatedRetinaNet", "RotatedSingleStageDetector"}
 # Hooks that build the model anew before it trains (mmcv 2.1, ``cnn/rfsearch/hook.py``).
 CHANGES_THE_MODEL = ("RFSearchHook",)
@@ -178,7 +178,7 @@ def _image_size(spec: TrainingSpec) -> None:
     if kind in openmmlab_scenes.MODELS:
         openmmlab_scenes.complete(spec, kind, list(_transforms(spec)), _dataset(spec))
         return
-    if kind in openmmlab_videos.MODELS or kind == openmmlab_videos.DETECTOR:
+    if _is_of_videos(spec):
         openmmlab_videos.complete(spec, list(_transforms(spec)), _dataset_node(spec))
         return
     if kind in FITTED:
@@ -190,6 +190,11 @@ def _image_size(spec: TrainingSpec) -> None:
     if found is not None:
         key, node, size = found
         spec.facts["image_size"] = Fact("image_size", size, WRITTEN, key, node)
+
+
+def _is_of_videos(spec: TrainingSpec) -> bool:
+    node = spec.root.get("model")
+    return spec[MODEL]["type"] in openmmlab_videos.MODELS or (node is not None and openmmlab_videos.is_detector(node))
 
 
 def _objects(spec: TrainingSpec) -> None:
@@ -348,7 +353,7 @@ def _unknown(spec: TrainingSpec) -> str:
     kind = spec[MODEL]["type"]
     if kind in openmmlab_scenes.MODELS:
         return openmmlab_scenes.unknown(spec, kind)
-    if kind in openmmlab_videos.MODELS or kind == openmmlab_videos.DETECTOR:
+    if _is_of_videos(spec):
         return openmmlab_videos.unknown(spec)
     if "image_size" not in spec:
         size = "crop_size" if kind in CROPPED else "scale (img_scale) to fit images into"

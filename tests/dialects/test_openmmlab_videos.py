@@ -122,10 +122,10 @@ def test_more_boxes_take_more_memory_by_what_is_taken_out_for_them() -> None:
     assert saved[1] - saved[0] == pytest.approx(2 * 2048 * 64 * (4 + 1 + 4), rel=0.05)
 
 
-def test_fast_rcnn_with_another_head_is_not_known() -> None:
+def test_fast_rcnn_with_another_head_is_a_detector_of_images() -> None:
     spec = run_of(*OF_AVA, model=AVA.replace("AVARoIHead", "StandardRoIHead"))
     assert spec.architecture is None
-    assert "FastRCNN" in (spec.unknown_reason or "")
+    assert spec.unknown_reason == "train_pipeline states no scale (img_scale) to fit images into"
 
 
 def test_skeletons_have_the_joints_of_their_graph_and_no_size() -> None:

@@ -21,6 +21,7 @@ from memlint.models.openmmlab import (  # noqa: F401 - they enter their classes
     context_heads,
     convnext,
     detection,
+    detectors,
     dgcnn,
     groupfree,
     h3dnet,
@@ -59,7 +60,8 @@ def build(spec: TrainingSpec) -> System:
     state.softmax_keeps_input = spec.does("torch.softmax_keeps_its_input")
     state.adds_apart = not spec.does("torch.adds_gradients_in_place")
     state.transforms_tiles = without_tf32(spec)
-    model: Module = fitting(lambda: built(_dictionary(spec), "model"))
+    stated = _dictionary(spec)
+    model: Module = fitting(lambda: built(stated, "model", _library(stated)))
     for one in model.modules():
         if isinstance(one, NaiveSyncBatchNorm):
             one.devices = spec.get("device_count", 1)
@@ -116,7 +118,7 @@ def _of_images(spec: TrainingSpec, model: Module) -> Callable[[], tuple[Tensor, 
 
     def batch() -> tuple[Tensor, Any]:
         images = empty((size, 3, height, width))
-        if isinstance(model, detection.Detector):
+        if isinstance(model, detectors.Detector):
             return images, boxes
         if one_by_one:  # mmseg 1.x: a sample keeps its labels
             return images, [empty((1, height, width), int64) for _ in range(size)]
@@ -146,6 +148,12 @@ def _dictionary(spec: TrainingSpec) -> dict[str, Any]:
     if spec.get("checkpointing") != "full" or not isinstance(backbone, dict) or backbone.get("with_cp"):
         return stated
     return {**stated, "backbone": {**backbone, "with_cp": True}}
+
+
+def _library(stated: dict[str, Any]) -> str:
+    """Whose class is meant where two libraries have one of a name: that of the heads, which go with it."""
+    head = stated.get("roi_head")
+    return recognizers.SCOPE if isinstance(head, dict) and head.get("type") in action_detection.HEADS else ""
 
 
 def _keeps_gradients(spec: TrainingSpec) -> bool:

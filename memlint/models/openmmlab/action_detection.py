@@ -15,8 +15,11 @@ from memlint.models.openmmlab.registry import build, register
 from memlint.models.openmmlab.videos import BN3D, CONV3D
 from memlint.models.regions import roi_align
 
+# Heads with which mmdet's detector is one of actions.
+HEADS = ("AVARoIHead",)
 
-@register("FastRCNN")
+
+@register(f"{SCOPE}.FastRCNN")
 class ActionDetector(Module):
     """(clips, how many boxes each has) -> the loss of what is said of the boxes."""
 

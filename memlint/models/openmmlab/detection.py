@@ -1,5 +1,5 @@
-"""Detectors of mmdet 3.3 and 2.28: FPN, heads over anchors, and heads over regions (``models/necks/fpn.py``,
-``dense_heads``, ``roi_heads``, ``detectors``).
+"""Parts of mmdet 3.3's and 2.28's detectors: FPN, heads over anchors, and heads over regions (``models/necks/fpn.py``,
+``dense_heads``, ``roi_heads``).
 
 How many boxes an image has, and how many regions come of it, is the data's. Regions are at their configured maxima
 (``train_cfg.rcnn.sampler``, ``train_cfg.rpn_proposal``); boxes are those that :class:`Boxes` is given.
@@ -17,7 +17,6 @@ from memlint.meta.nn import Conv, ConvTranspose, Linear, Module
 from memlint.meta.tensor import Tensor, bool_, empty, int64, uint8
 from memlint.models import UnknownModel
 from memlint.models.openmmlab.bricks import Config, ConvModule, pair, resize
-from memlint.models.openmmlab.losses import of_one
 from memlint.models.openmmlab.registry import build, register
 from memlint.models.regions import roi_align, roi_align_max, roi_pool
 
@@ -477,89 +476,4 @@ class CascadeRoIHead(Module):
         losses = []
         for stage in self.stages:
             losses += stage.loss(maps, boxes)
-        return losses
-
-
-# ---------------------------------------------------------------------------------------------------------- detectors
-
-
-class Detector(Module):
-    """Images (N, 3, H, W) -> the sum of all losses."""
-
-    def __init__(self, backbone: Any, neck: Any) -> None:
-        self.backbone = build(backbone, "model.backbone")
-        necks = [] if neck is None else of_one(neck)
-        self.neck = [build(one, "model.neck") for one in necks]
-
-    def maps(self, images: Tensor) -> Maps:
-        found = self.backbone(images)
-        for one in self.neck:
-            found = one(found)
-        return found  # type: ignore[no-any-return]
-
-    def forward(self, images: Tensor, boxes: Boxes) -> Tensor:
-        losses = self.losses(images, boxes)
-        total = losses.pop()
-        while losses:
-            total = total + losses.pop()
-        return total
-
-    def losses(self, images: Tensor, boxes: Boxes) -> list[Tensor]:
-        raise NotImplementedError
-
-
-@register("CascadeRCNN", "FasterRCNN", "MaskRCNN", "TwoStageDetector")
-class TwoStageDetector(Detector):
-    """Proposals first, then what is in them."""
-
-    def __init__(
-        self,
-        backbone: Any,
-        rpn_head: Any,
-        roi_head: Any,
-        train_cfg: Any,
-        neck: Any = None,
-        test_cfg: Any = None,
-        data_preprocessor: Any = None,
-    ) -> None:
-        super().__init__(backbone, neck)
-        self.proposals = (train_cfg.get("rpn_proposal") or {}).get("nms_pre", 2000)
-        self.rpn_head = build(rpn_head, "model.rpn_head")
-        self.roi_head = build(roi_head, "model.roi_head", train_cfg=train_cfg.get("rcnn"))
-
-    def losses(self, images: Tensor, boxes: Boxes) -> list[Tensor]:
-        maps = self.maps(images)
-        losses, scores = self.rpn_head.loss(maps, boxes)
-        self._proposed(scores)
-        del scores
-        return [*losses, *self.roi_head.loss(maps, boxes)]
-
-    def _proposed(self, scores: list[Tensor]) -> None:
-        """``_predict_by_feat_single``: of each map the best, then none that lies over a better one. The kernel has a
-        bit for each two of them. (mmcv, ``ops/csrc/pytorch/cuda/nms_cuda.cu``)"""
-        count = sum(min(self.proposals, x.shape[1] * x.shape[2] * x.shape[3]) for x in scores)
-        every = scores[0].shape[1] * scores[0].shape[2] * scores[0].shape[3]
-        ranked = empty((every,)), empty((every,), int64)
-        del ranked
-        decoded = [empty((count, 4)) for _ in range(3)]
-        bits = empty((count, -(-count // 64)), int64)
-        del decoded, bits
-
-
-@register("RetinaNet", "SingleStageDetector", "RotatedRetinaNet", "RotatedSingleStageDetector")
-class SingleStageDetector(Detector):
-    def __init__(
-        self,
-        backbone: Any,
-        bbox_head: Any,
-        neck: Any = None,
-        train_cfg: Any = None,
-        test_cfg: Any = None,
-        data_preprocessor: Any = None,
-    ) -> None:
-        super().__init__(backbone, neck)
-        self.bbox_head = build(bbox_head, "model.bbox_head")
-
-    def losses(self, images: Tensor, boxes: Boxes) -> list[Tensor]:
-        losses: list[Tensor] = self.bbox_head.loss(self.maps(images), boxes)[0]
         return losses
