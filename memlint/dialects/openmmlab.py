@@ -33,7 +33,14 @@ BOXES, BOXES_BETWEEN = HYPER + "boxes", HYPER + "boxes_between"
 RECOMPUTES = frozenset(
     ("ConvNeXt", "HRNet", "MixVisionTransformer", "ResNeXt", "ResNet", "ResNetV1c", "ResNetV1d", "SwinTransformer")
 ) | {"ResNet3d", "ResNet3dCSN", "ResNet3dSlowOnly", "SwinTransformer3D", "UNet", "VisionTransformer", "X3D"}
-_ACCUMULATES = ("GradientCumulativeOptimizerHook", "GradientCumulativeFp16OptimizerHook")
+_THEIRS = "use_checkpoint"  # with_cp, of Swin's authors
+_APEX = "optimizer_config.use_fp16"  # of the same authors: apex.amp.initialize (mmdet/apis/train.py)
+# Hooks that step after several micro batches -> the argument that says how many.
+_ACCUMULATES = {
+    "GradientCumulativeOptimizerHook": "cumulative_iters",
+    "GradientCumulativeFp16OptimizerHook": "cumulative_iters",
+    "DistOptimizerHook": "update_interval",  # of Swin's authors (mmdet/utils/optimizer.py)
+}
 _HOOK = Key(("optimizer_config",), ("optimizer_config",), {}, {})
 _WRAPPER, _HALF = HYPER + "optim_wrapper", HYPER + "amp_dtype"
 # Where samples are made: the list of transforms, and the keys of what wraps one dataset in another.
@@ -103,6 +110,11 @@ def spell(spec: TrainingSpec, fact: Name, value: Any) -> list[Edit] | None:
     known = spec.fact(fact)
     if fact in (_WRAPPER, _HALF):
         return None
+    if fact == "checkpointing" and (known is None or known.node is None) and _is_of_swin_s_authors(spec):
+        from memlint.dialects import registry
+
+        (key,) = [key for key in registry.dialect(spec.family).keys_of(fact) if key.path[-1] == _THEIRS]
+        return add(spec, key, value == "full")
     if fact == "compute_dtype" and spec.get(DIALECT) == MMENGINE and known is not None and known.origin == DEFAULT:
         edits = _write(spec, _WRAPPER, "AmpOptimWrapper")
         return [*edits, *_write(spec, _HALF, value)] if edits and value != "float16" else edits
@@ -110,8 +122,14 @@ def spell(spec: TrainingSpec, fact: Name, value: Any) -> list[Edit] | None:
         hook = spec.root.get("optimizer_config")
         if spec.root.get("fp16") is not None or (hook is not None and hook.value not in (None, {})):
             return []  # of the first the library makes a hook of its own; the other is one already
-        return add(spec, _HOOK, {"type": _ACCUMULATES[0], "cumulative_iters": value})
+        return add(spec, _HOOK, {"type": next(iter(_ACCUMULATES)), "cumulative_iters": value})
     return key_facts.spell(spec, fact, value)
+
+
+def _is_of_swin_s_authors(spec: TrainingSpec) -> bool:
+    """Whether a backbone is made by the authors' code, which has another name for ``with_cp``."""
+    backbone = spec.root.get("model.backbone")
+    return backbone is not None and any(backbone.get(name) is not None for name in ("embed_dim", "ape", "in_chans"))
 
 
 def _write(spec: TrainingSpec, name: Name, value: Any) -> list[Edit]:
@@ -124,9 +142,11 @@ def _accumulation(spec: TrainingSpec) -> None:
     """mmcv 1.7, ``runner/hooks/optimizer.py``; nothing there asks for mmengine's ``accumulative_counts``."""
     if spec.get(DIALECT) != MMCV or spec.tried("gradient_accumulation_steps"):
         return
-    hook, count = spec.root.get("optimizer_config.type"), spec.root.get("optimizer_config.cumulative_iters")
-    if hook is not None and hook.value in _ACCUMULATES and count is not None and isinstance(count.value, int):
-        stated = Fact("gradient_accumulation_steps", count.value, WRITTEN, "optimizer_config.cumulative_iters", count)
+    hook = spec.root.get("optimizer_config.type")
+    argument = _ACCUMULATES.get(str(hook.value)) if hook is not None else None
+    count = spec.root.get(f"optimizer_config.{argument}") if argument else None
+    if count is not None and isinstance(count.value, int):
+        stated = Fact("gradient_accumulation_steps", count.value, WRITTEN, f"optimizer_config.{argument}", count)
         spec.facts["gradient_accumulation_steps"] = stated
 
 
@@ -350,6 +370,9 @@ def _unknown(spec: TrainingSpec) -> str:
         item = gap(spec, "batch_size", "samples_per_gpu", "imgs_per_gpu", "videos_per_gpu")
         key = "train_dataloader.batch_size" if spec.get(DIALECT) == MMENGINE else "data.samples_per_gpu"
         return f"{key} is not stated" if item is None else f"{item.key} is not known: {item.reason}"
+    apex = spec.root.get(_APEX)
+    if apex is not None and apex.value not in (None, False):
+        return f"{_APEX}: what apex casts to 16 bits is not known"
     kind = spec[MODEL]["type"]
     if kind in openmmlab_scenes.MODELS:
         return openmmlab_scenes.unknown(spec, kind)

@@ -8,8 +8,11 @@ import pytest
 
 from memlint.check import check_paths
 from memlint.dialects import registry
+from memlint.dialects.spelling import spell
 from memlint.documents.load import load
+from memlint.estimates import allocated_bytes
 from memlint.facts.spec import TrainingSpec, UnknownModel
+from memlint.fixes.edits import apply_edits
 from memlint.models import record
 from memlint.settings import Settings
 
@@ -188,6 +191,33 @@ def test_the_halves_of_a_detector_have_its_parameters(tmp_path: Path) -> None:
     assert all(half.tape.saved_bytes < whole.tape.saved_bytes for half in halves)
 
 
+RESNET = "type='ResNet', depth=50, frozen_stages=1, norm_cfg=dict(type='BN', requires_grad=True), norm_eval=True"
+THEIRS = "type='SwinTransformer', embed_dim=96, depths=[2, 2, 6, 2], num_heads=[3, 6, 12, 24], ape=False"
+OF_SWIN = (RESNET, THEIRS), ("in_channels=[256, 512, 1024, 2048]", "in_channels=[96, 192, 384, 768]")
+
+
+@pytest.mark.parametrize("stated", ["", ", use_checkpoint=False"], ids=["absent", "off"])
+def test_swin_of_its_authors_is_recomputed_by_its_own_argument(stated: str, tmp_path: Path) -> None:
+    spec = detector(tmp_path, *OF_SWIN, ("ape=False", f"ape=False{stated}"))
+    assert (spec["checkpointing"], spec.unknown_reason) == ("none", "")
+    less = allocated_bytes(spec.with_facts({"checkpointing": "full"}))
+    text = apply_edits((tmp_path / "det.py").read_text(encoding="utf-8"), spell(spec, "checkpointing", "full"))
+    again = run(written(tmp_path, "det.py", text))
+    assert "with_cp" not in text
+    assert (again["checkpointing"], allocated_bytes(again)) == ("full", less)
+    assert less < 0.8 * allocated_bytes(spec)
+
+
+HOOK = "optimizer_config = dict(type='DistOptimizerHook', update_interval=2, use_fp16={})\noptimizer = "
+
+
+def test_the_hook_of_swin_s_authors_accumulates_and_may_use_apex(tmp_path: Path) -> None:
+    plain = detector(tmp_path, ("optimizer = ", HOOK.format(False)))
+    assert (plain["gradient_accumulation_steps"], plain.unknown_reason) == (2, "")
+    half = detector(tmp_path, ("optimizer = ", HOOK.format(True)))
+    assert half.unknown_reason == "optimizer_config.use_fp16: what apex casts to 16 bits is not known"
+
+
 def test_arguments_of_the_model_s_classes_are_read(tmp_path: Path) -> None:
     """``frozen_stages`` is an argument of the backbone's class, and was said to be a key that nobody reads."""
     text = DETECTOR.replace("{transform}", FIT) + "freeze_backbone = True\n"
@@ -296,8 +326,6 @@ def test_of_lvis_the_published_memory_lies_in_the_interval(tmp_path: Path) -> No
 def test_a_detector_s_boxes_take_a_matrix_over_all_anchors(tmp_path: Path) -> None:
     """Which the forward pass has beside it: a corner pair and two sides for each box and anchor."""
     spec = run(written(tmp_path, "det.py", DETECTOR.replace("{transform}", FIT)))
-    from memlint.estimates import allocated_bytes
-
     few, many = (allocated_bytes(spec.with_facts({"hyperparameters.boxes": count})) for count in (1, 1000))
     anchors = 3 * sum((800 // side) * -(-1344 // side) for side in (4, 8, 16, 32)) + 3 * 13 * 21
     assert many - few > 0.9 * 1000 * anchors * 4 * 4 * 2 - few

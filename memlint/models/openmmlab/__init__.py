@@ -49,7 +49,7 @@ from memlint.models.openmmlab import (  # noqa: F401 - they enter their classes
 )
 from memlint.models.openmmlab.bricks import NaiveSyncBatchNorm
 from memlint.models.openmmlab.registry import build as built
-from memlint.models.openmmlab.registry import fitting
+from memlint.models.openmmlab.registry import class_of, fitting
 from memlint.models.system import System
 
 LIBRARY = True
@@ -142,12 +142,12 @@ def _of_points(spec: TrainingSpec, model: scenes.PointModel) -> Callable[[], tup
 
 
 def _dictionary(spec: TrainingSpec) -> dict[str, Any]:
-    """The model's, with ``with_cp`` of its backbone where the run is looked at with activations recomputed."""
+    """The model's, with its backbone recomputed where the run is looked at so."""
     stated: dict[str, Any] = spec[HYPER + "model_dictionary"]
     backbone = stated.get("backbone")
-    if spec.get("checkpointing") != "full" or not isinstance(backbone, dict) or backbone.get("with_cp"):
+    if spec.get("checkpointing") != "full" or not isinstance(backbone, dict):
         return stated
-    return {**stated, "backbone": {**backbone, "with_cp": True}}
+    return {**stated, "backbone": {**backbone, transformers.recomputes_by(class_of(backbone)): True}}
 
 
 def _library(stated: dict[str, Any]) -> str:

@@ -288,9 +288,12 @@ def channel_dropout(x: Tensor, probability: float, training: bool) -> Tensor:
     return x * noise
 
 
-def recomputed(function: Callable[[Tensor], Tensor], x: Tensor, wanted: bool) -> Tensor:
-    """``with_cp``: torch's reentrant checkpointing, where there is something to train before it."""
-    result: Tensor = checkpoint(function, x, use_reentrant=True) if wanted and x.requires_grad else function(x)
+def recomputed(function: Callable[..., Tensor], x: Tensor, wanted: bool, *beside: Tensor) -> Tensor:
+    """``with_cp``: torch's reentrant checkpointing, where there is something to train before it. ``beside``: what goes
+    in with ``x``, and is kept as well."""
+    if not wanted or not x.requires_grad:
+        return function(x, *beside)
+    result: Tensor = checkpoint(function, x, *beside, use_reentrant=True)
     return result
 
 

@@ -41,8 +41,8 @@ def build(config: Any, place: str, scope: str = "", **given: Any) -> Any:
     Raises UnknownModel, beginning with the key, for a class or an argument that is not known."""
     if not isinstance(config, Mapping) or not isinstance(config.get("type"), str):
         raise UnknownModel(f"{place}.type is not stated")
-    library, _, name = config["type"].rpartition(".")
-    cls = MODELS.get(f"{library or scope}.{name}", MODELS.get(name))
+    name = config["type"].rpartition(".")[2]
+    cls = class_of(config, scope)
     if cls is None:
         raise UnknownModel(f"{place}.type {name} is a class that memlint does not know")
     options = {key: value for key, value in config.items() if key not in _UNREAD}
@@ -63,6 +63,22 @@ def build(config: Any, place: str, scope: str = "", **given: Any) -> Any:
     if isinstance(module, Module):
         module.stated = f"{place} ({', '.join((name, *options))})"  # type: ignore[attr-defined]
     return module
+
+
+# A name that a library's class has, and that of its authors, which programs have a copy of: arguments that the authors'
+# alone takes, and what theirs is entered as.
+AUTHORS = {
+    "SwinTransformer": (frozenset(("ape", "embed_dim", "in_chans", "use_checkpoint")), "microsoft.SwinTransformer")
+}
+
+
+def class_of(config: Mapping[str, Any], scope: str = "") -> type[Module] | None:
+    """The class that a dictionary means; None for one that is not known."""
+    library, _, name = str(config.get("type")).rpartition(".")
+    theirs, other = AUTHORS.get(name, (frozenset(), ""))
+    if not theirs.isdisjoint(config):
+        return MODELS[other]
+    return MODELS.get(f"{library or scope}.{name}", MODELS.get(name))
 
 
 def fitting(work: Callable[[], Any], stated: str = "") -> Any:

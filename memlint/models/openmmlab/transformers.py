@@ -308,17 +308,19 @@ class ShiftedWindows(Module):
         self.w_msa = WindowAttention(width, heads, window, bias, dropout, drop)
         self.drop = DropPath(path)
 
-    def forward(self, x: Tensor, size: Size) -> Tensor:
+    def forward(self, x: Tensor, size: Size, mask: Tensor | None = None) -> Tensor:
+        """``mask``: that of all blocks of a stage, where the stage has made it."""
         batch, _, width = x.shape
         height, breadth = size
         x = F.view(x, batch, height, breadth, width)
         right, below = -breadth % self.window, -height % self.window
         x = F.pad(x, 0, 0, 0, right, 0, below)
         padded = (height + below, breadth + right)
-        mask = None
         if self.shift:
             x = rolled(x)
-            mask = self._mask(padded)
+            mask = self.masked(padded) if mask is None else mask
+        else:
+            mask = None
         x = F.view(self._windows(x), -1, self.window**2, width)
         x = self.w_msa(x, mask)
         del mask
@@ -341,7 +343,7 @@ class ShiftedWindows(Module):
         x = F.view(x, batch, size[0] // side, size[1] // side, side, side, width)
         return F.view(F.contiguous(F.permute(x, 0, 1, 3, 2, 4, 5)), batch, *size, width)
 
-    def _mask(self, size: Size) -> Tensor:
+    def masked(self, size: Size) -> Tensor:
         """Which places of a window were neighbours before the shift."""
         image = empty((1, *size, 1))
         length = self.window**2
@@ -372,13 +374,25 @@ class SwinBlock(Module):
         self.norm2 = norm(net.norm_cfg, width)
         self.ffn = FeedForward(width, int(net.mlp_ratio * width), 2, net.act_cfg, drop, path)
 
-    def forward(self, x: Tensor, size: Size) -> Tensor:
-        def inner(x: Tensor) -> Tensor:
-            out = self.attn(self.norm1(x), size)
+    def forward(self, x: Tensor, size: Size, mask: Tensor | None = None) -> Tensor:
+        def inner(x: Tensor, mask: Tensor | None = None) -> Tensor:
+            out = self.attn(self.norm1(x), size, mask)
             out = out + x
             return self.ffn(self.norm2(out), out)  # type: ignore[no-any-return]
 
-        return recomputed(inner, x, self.with_cp)
+        return recomputed(inner, x, self.with_cp, *(() if mask is None else (mask,)))
+
+
+class MaskedBlocks(Blocks):
+    """Swin's, of which each is given the mask that the stage makes once."""
+
+    def forward(self, x: Tensor, size: Size) -> Tensor:
+        attention: ShiftedWindows = self.blocks[0].attn  # type: ignore[attr-defined]
+        height, breadth = (side + -side % attention.window for side in size)
+        mask = attention.masked((height, breadth))
+        for block in self.blocks:
+            x = block(x, size, mask)
+        return x
 
 
 class PatchMerging(Module):
@@ -403,6 +417,9 @@ class PatchMerging(Module):
 @register()
 class SwinTransformer(Module):
     """(N, 3, H, W) -> a map for each of ``out_indices``."""
+
+    stage_class = Blocks
+    merges_with_norm = False  # whatever the first norm
 
     def __init__(
         self,
@@ -442,9 +459,11 @@ class SwinTransformer(Module):
         self.stages, self.downsamples = [], []
         for stage, (depth, heads) in enumerate(zip(depths, num_heads)):
             width = embed_dims * 2**stage
-            self.stages.append(Blocks([SwinBlock(width, heads, at % 2 == 1, next(paths), self) for at in range(depth)]))
+            blocks = [SwinBlock(width, heads, at % 2 == 1, next(paths), self) for at in range(depth)]
+            self.stages.append(self.stage_class(blocks))
             if stage < len(depths) - 1:
-                self.downsamples.append(PatchMerging(width, strides[stage + 1], first))
+                merged = norm_cfg if self.merges_with_norm else first
+                self.downsamples.append(PatchMerging(width, strides[stage + 1], merged))
         self.norms = [norm(norm_cfg, embed_dims * 2**index) for index in self.out_indices]
         self._freeze(frozen_stages)
 
@@ -474,3 +493,62 @@ class SwinTransformer(Module):
                 outs.append(F.contiguous(F.permute(out, 0, 3, 1, 2)))
             del out
         return outs
+
+
+@register("microsoft.SwinTransformer")
+class OriginalSwinTransformer(SwinTransformer):
+    """The same of its authors, of which many programs have a copy: other names of arguments, a mask that is made once
+    in a stage, and one stage fewer that is frozen. (SwinTransformer/Swin-Transformer-Object-Detection c7b20110,
+    ``mmdet/models/backbones/swin_transformer.py``)"""
+
+    RECOMPUTES_BY = "use_checkpoint"
+    stage_class = MaskedBlocks
+    merges_with_norm = True
+
+    def __init__(
+        self,
+        pretrain_img_size: Any = 224,
+        patch_size: int = 4,
+        in_chans: int = 3,
+        embed_dim: int = 96,
+        depths: Sequence[int] = (2, 2, 6, 2),
+        num_heads: Sequence[int] = (3, 6, 12, 24),
+        window_size: int = 7,
+        mlp_ratio: float = 4,
+        qkv_bias: bool = True,
+        qk_scale: float | None = None,
+        drop_rate: float = 0.0,
+        attn_drop_rate: float = 0.0,
+        drop_path_rate: float = 0.2,
+        ape: bool = False,
+        patch_norm: bool = True,
+        out_indices: Sequence[int] = (0, 1, 2, 3),
+        frozen_stages: int = -1,
+        use_checkpoint: bool = False,
+    ) -> None:
+        super().__init__(
+            pretrain_img_size=pretrain_img_size,
+            in_channels=in_chans,
+            embed_dims=embed_dim,
+            patch_size=patch_size,
+            window_size=window_size,
+            mlp_ratio=mlp_ratio,
+            depths=depths,
+            num_heads=num_heads,
+            out_indices=out_indices,
+            qkv_bias=qkv_bias,
+            patch_norm=patch_norm,
+            drop_rate=drop_rate,
+            attn_drop_rate=attn_drop_rate,
+            drop_path_rate=drop_path_rate,
+            use_abs_pos_embed=ape,
+            with_cp=use_checkpoint,
+            frozen_stages=frozen_stages - 1 if frozen_stages > 0 else frozen_stages,
+        )
+        if frozen_stages > 0 and self.absolute_pos_embed is not None:
+            self.absolute_pos_embed.requires_grad = False
+
+
+def recomputes_by(backbone: type[Module] | None) -> str:
+    """The argument by which a backbone's blocks are recomputed."""
+    return str(getattr(backbone, "RECOMPUTES_BY", "with_cp"))

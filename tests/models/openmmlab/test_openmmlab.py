@@ -11,7 +11,7 @@ from memlint.documents.load import load
 from memlint.facts.spec import TrainingSpec, UnknownModel
 from memlint.models import record
 from tests.differential.training import walk
-from tests.models.openmmlab.traces import CASES, Case, head, read, resnet, segmentor
+from tests.models.openmmlab.traces import CASES, SWIN_MAPS, Case, head, read, resnet, segmentor
 
 TRACES = read()
 SMALL = 1e-4  # of the peak: losses of no dimension
@@ -146,3 +146,33 @@ def test_segformer_of_its_authors(kind: str, widths: list[int], autocast: str, t
     assert made.tape.saved_bytes == pytest.approx(saved, rel=SCALARS)
     assert held == pytest.approx(truly_held, rel=SMALL)
     assert max(phases[phase] for phase in ("forward", "backward", "optimizer_step")) == pytest.approx(peak, rel=0.006)
+
+
+PLACED = {"ape": True, "patch_norm": False}
+
+
+# The backbone of SwinTransformer/Swin-Transformer-Object-Detection c7b20110 as its repository has it, traced like the
+# cases above: parameters, peak, held, saved.
+@pytest.mark.parametrize(
+    ("options", "size", "autocast", "truth"),
+    [
+        ({}, (256, 416), "float32", (21_504_989, 678_894_080, 648_223_232, 474_259_364)),
+        ({}, (224, 224), "float16", (21_504_989, 370_027_520, 355_576_832, 181_300_324)),
+        ({"use_checkpoint": True}, (256, 416), "float32", (21_504_989, 402_624_000, 305_544_192, 131_593_020)),
+        (PLACED, (224, 224), "float32", (21_805_853, 411_057_664, 383_848_960, 208_374_500)),
+        ({"frozen_stages": 2}, (256, 416), "float32", (21_504_989, 475_582_464, 444_911_616, 269_613_924)),
+    ],
+    ids=["plain", "autocast", "recomputed", "positions, and no first norm", "frozen"],
+)
+def test_swin_of_its_authors(
+    options: dict[str, Any], size: tuple[int, int], autocast: str, truth: tuple[int, ...]
+) -> None:
+    backbone = {"type": "SwinTransformer", "embed_dim": 96, "depths": [2, 2, 2, 2], **options}
+    case = Case(segmentor(backbone, head("UPerHead", **SWIN_MAPS, channels=64)), size=size, autocast=autocast)
+    made = record(run_of(case), named=False)
+    phases, held = walk(made.tape)
+    parameters, peak, kept, saved = truth
+    assert made.parameters == parameters
+    assert made.tape.saved_bytes == pytest.approx(saved, rel=SCALARS)
+    assert held == pytest.approx(kept, rel=SMALL)
+    assert max(phases[phase] for phase in ("forward", "backward", "optimizer_step")) == pytest.approx(peak, rel=SMALL)
