@@ -256,7 +256,15 @@ def _candidate(entry: os.DirEntry[str], shown: str, root: str) -> bool | Refused
         return Refused(shown, "not a regular file", False)
     if entry.is_symlink() and not files.inside(entry.path, root):
         return Refused(shown, "a link that leads out of this repository", False)
-    return status.st_size <= WALK_LIMIT_BYTES
+    if status.st_size <= WALK_LIMIT_BYTES:
+        return True
+    from memlint.documents.load import limit_bytes
+
+    limit = limit_bytes(entry.path)  # notebooks hold the pictures that they have drawn
+    if status.st_size <= limit:
+        return True
+    # Of JSON there is nothing to say: most of what is as long is tokenizers and data.
+    return not entry.name.lower().endswith(".json") and Refused(shown, f"larger than {limit // 2**20} MiB", False)
 
 
 def _reason(error: OSError) -> str:

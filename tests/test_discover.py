@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from memlint.discover import WALK_LIMIT_BYTES, Pattern, matches, walk
+from memlint.discover import WALK_LIMIT_BYTES, Pattern, Refused, matches, walk
 
 TREE = (
     "a.yaml",
@@ -169,6 +169,17 @@ def test_walk_leaves_links_to_folders_large_files_and_other_suffixes(tmp_path: P
     (tmp_path / "notes.rst").write_text("# notes\n")
     os.mkfifo(tmp_path / "pipe.yaml")
     assert walked(tmp_path) == {"a.yaml"}
+
+
+def test_a_notebook_may_be_as_large_as_its_pictures_and_what_is_too_large_is_said(tmp_path: Path) -> None:
+    for name in ("a.ipynb", "b.sh", "tokenizer.json"):
+        (tmp_path / name).write_text(" " * (WALK_LIMIT_BYTES + 1))
+    refused: list[Refused] = []
+    found = [os.path.basename(path) for path in walk(str(tmp_path), refused=refused)]
+    assert found == ["a.ipynb"]
+    assert [(os.path.basename(one.path), one.why, one.is_error) for one in refused] == [
+        ("b.sh", "larger than 1 MiB", False)
+    ]
 
 
 def test_walk_is_in_order_and_shows_paths_as_given(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:

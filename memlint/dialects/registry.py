@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from memlint import work
@@ -226,6 +226,8 @@ def _with_its_script(family: Dialect, match: Match, command: Command) -> tuple[D
         match = match._replace(options=family.options.of(command))
     elif match.document.format == "shell":
         match = match._replace(root=family.options.of(command))
+    if script.changed:
+        match = _without(match, family, script.changed)
     # What the command says, or the config that it names, went into what the script makes; of options that the script
     # declares itself, nothing else did.
     if script.declares and _children(script.root):
@@ -239,6 +241,20 @@ def _with_its_script(family: Dialect, match: Match, command: Command) -> tuple[D
     document, root = match.document._replace(sources=sources), Node({**more, **_children(match.root)}, match.root.span)
     missing = (*match.missing, *_gap(script))
     return family, match._replace(document=document, root=root, missing=missing)
+
+
+def _without(match: Match, family: Dialect, changed: Collection[str]) -> Match:
+    """A command, and the config that it names, without the options that its program sets otherwise."""
+    names = {family.options.name_of(name) for name in changed}
+
+    def left(node: Node) -> Node:
+        if not isinstance(node.value, dict):
+            return node
+        kept = {name: child for name, child in node.value.items() if family.options.name_of(name) not in names}
+        return Node(kept, node.span, node.key_span, node.keys, node.via)
+
+    options = None if match.options is None else left(match.options)
+    return match._replace(options=options, root=left(match.root))
 
 
 def _own_options(

@@ -97,7 +97,8 @@ _ALL_LINEAR = re.compile(r"find_all_linear\w*\(")
 class Script(NamedTuple):
     """family: whose trainer it makes; root: what it says, in that family's keys; document: its text;
     unknown: why what it makes is not known, "" else; options: whether that is for its options; declares: whether it
-    declares its options itself, which then mean what it makes of them, and nothing else."""
+    declares its options itself, which then mean what it makes of them, and nothing else; changed: keys of the root that
+    it sets whatever the command says."""
 
     family: str
     root: Node
@@ -105,6 +106,7 @@ class Script(NamedTuple):
     unknown: str = ""
     options: bool = False
     declares: bool = False
+    changed: frozenset[str] = frozenset()
 
 
 def started(command: Command, document: Document, options: Node) -> Script | None:
@@ -169,6 +171,8 @@ def read(path: str, text: str, options: Mapping[str, Node], is_started: bool = F
     placed = _placed_whole(before)
     if placed is not None:
         said[PLACED_WHOLE] = Node(True, placed.span, None, PLACED_WHOLE)
+    changed = _changed(trainer, found)
+    said.update(changed)
     own = made.get("_class_")
     family, why = FAMILIES[name_of(trainer)], _doubt(found, path, said)
     loss = own_code.own_loss(path, str(own.value)) if own is not None else own_code.Loss()
@@ -190,7 +194,8 @@ def read(path: str, text: str, options: Mapping[str, Node], is_started: bool = F
     without = found.parses and not options and not is_started
     if without:
         why = f"{path} reads options, and none are given: check the command that starts it"
-    return Script(family, Node(said, trainer.span), found.document, why, without, found.declares)
+    root = Node(said, trainer.span)
+    return Script(family, root, found.document, why, without, found.declares, frozenset(changed))
 
 
 def _said(trainer: Node, before: Sequence[Node], path: str) -> tuple[dict[str, Node], str]:
@@ -211,13 +216,30 @@ def _said(trainer: Node, before: Sequence[Node], path: str) -> tuple[dict[str, N
     for name in _OF_TRAINER:
         if name in made:
             said[name] = under(name, made[name])
-    model = made.get("model")
+    model = made.get("model", _by_place(made, 0))
     if model is not None and isinstance(model.value, str):
         said.setdefault("model_name_or_path", under("model_name_or_path", model))
         quantised = made.get("quantization_config")  # TRL 1: trainer/sft_trainer.py, for a model that it loads itself
         if quantised is not None:
             said.update(_renamed(quantised, _OF_QUANTISATION))
     return {name: node for name, node in said.items() if not _is_absent(node)}, resumed
+
+
+def _by_place(made: Mapping[str, Node], number: int) -> Node | None:
+    """What a call is given without a name."""
+    rest = made.get("_args_")
+    return (
+        rest.value[number] if rest is not None and isinstance(rest.value, list) and len(rest.value) > number else None
+    )
+
+
+def _changed(trainer: Node, found: Program) -> dict[str, Node]:
+    """Fields of a trainer's arguments that were parsed, and set by the program thereafter."""
+    made = values_of(trainer)
+    given = made.get("args", _by_place(made, 1))
+    if given is None or not _ARGUMENTS.fullmatch(name_of(given)):
+        return {}
+    return {name: under(name, node) for name, node in values_of(given).items() if name in found.changed}
 
 
 _NOT_ON_A_CARD = (None, "", "cpu", "meta", "disk")

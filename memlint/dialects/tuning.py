@@ -60,6 +60,8 @@ def adapters(spec: TrainingSpec) -> str:
         put(spec, "lora.targets", list(ATTENTION) if _keeps_experts_apart(spec) else "all-linear", targets)
     elif targets is not None and names:
         put(spec, "lora.targets", "all-linear" if names == ["all-linear"] else names, targets)
+    elif targets is None and (item := spec.gap("lora.targets")) is not None:
+        return OnTop(item.message)
     elif spec.get("lora.parameters"):
         put(spec, "lora.targets", [], spec.fact("lora.parameters"), "PEFT 0.21: no modules beside target_parameters")
     elif CONFIG in spec:

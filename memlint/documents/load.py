@@ -99,7 +99,7 @@ def load(path: str, text: str | None = None) -> Document:
             return _faulty(path, str(error))
     else:
         text = text.removeprefix("\ufeff")
-        if len(text) > _most(path):
+        if len(text) > limit_bytes(path):
             return _faulty(path, _too_large(path))
         if "\0" in text:
             return _faulty(path, _BINARY)
@@ -140,12 +140,13 @@ def load(path: str, text: str | None = None) -> Document:
     )
 
 
-def _most(path: str) -> int:
+def limit_bytes(path: str) -> int:
+    """How large a file of this name may be."""
     return MAX_NOTEBOOK_BYTES if quoting(path) == "notebook" else MAX_BYTES
 
 
 def _too_large(path: str) -> str:
-    return f"larger than {_most(path) // 2**20} MiB: not read"
+    return f"larger than {limit_bytes(path) // 2**20} MiB: not read"
 
 
 _BINARY = "binary content: not a text file"
@@ -153,7 +154,7 @@ _BINARY = "binary content: not a text file"
 
 def _text(path: str) -> str:
     try:
-        content = files.read(path, _most(path))
+        content = files.read(path, limit_bytes(path))
     except files.TooLarge:
         raise _NotText(_too_large(path)) from None
     except OSError as error:

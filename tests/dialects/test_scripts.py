@@ -709,3 +709,73 @@ def test_adapters_in_a_part_of_a_model_leave_the_rest_as_it_is(tmp_path: Path) -
     assert isinstance(spec.unknown_reason, OnTop)
     assert spec.unknown_reason.endswith("model.model, a part of the model: whether the rest trains is not known")
     assert run(tmp_path, script.format("model")).unknown_reason == ""
+
+
+def test_a_field_that_the_script_sets_once_options_are_parsed_is_what_it_sets(tmp_path: Path) -> None:
+    script = PARSED + "args.per_device_train_batch_size = 3\nargs.gradient_checkpointing = True\n"
+    script += MODEL + "Trainer(model=model, args=args)\n"
+    spec = run(tmp_path, script, f"python train.py {OPTIONS} --gradient_checkpointing false")
+    assert (spec["micro_batch_size"], spec["checkpointing"]) == (3, "full")
+    size = spec.fact("micro_batch_size")
+    assert size is not None
+    assert size.node is not None
+    assert Path(size.node.span.path).name == "train.py"
+
+
+def test_a_field_of_another_dataclass_may_be_what_it_is_set_to(tmp_path: Path) -> None:
+    script = (
+        "from dataclasses import dataclass\n@dataclass\nclass Own:\n    block_size: int = 4096\n"
+        "own, args = HfArgumentParser((Own, SFTConfig)).parse_args_into_dataclasses()\n"
+        "args.max_length = own.block_size\nSFTTrainer('gpt2', args=args)\n"
+    )
+    options = "--output_dir o --per_device_train_batch_size 1 --bf16 true"
+    for more, length in (("", 4096), (" --block_size 512", 512)):
+        assert run(tmp_path, script, f"python train.py {options}{more}")["sequence_length"] == length
+
+
+def test_a_field_that_is_set_to_what_is_not_known_has_no_default(tmp_path: Path) -> None:
+    script = PARSED + "args.per_device_train_batch_size = size_of(data)\n" + MODEL + "Trainer(model=model, args=args)\n"
+    spec = run(tmp_path, script)
+    assert spec.fact("micro_batch_size") is None
+    assert spec.gap("micro_batch_size") is not None
+
+
+TARGETS = (
+    "from dataclasses import dataclass, field\n@dataclass\nclass Lora:\n"
+    "    targets: list = field(default_factory=lambda: ['q_proj', 'o_proj'])\n"
+    "lora, args = HfArgumentParser((Lora, TrainingArguments)).parse_args_into_dataclasses()\n{}"
+    + MODEL
+    + "Trainer(model=get_peft_model(model, LoraConfig(r=8, target_modules=lora.targets)), args=args)\n"
+)
+
+
+def test_a_list_is_not_none(tmp_path: Path) -> None:
+    spec = run(tmp_path, TARGETS.format("if lora.targets is None:\n    lora.targets = every(one)\n"))
+    assert spec["lora.targets"] == ["q_proj", "o_proj"]
+
+
+def test_targets_that_are_not_known_are_not_peft_s_default(tmp_path: Path) -> None:
+    spec = run(tmp_path, TARGETS.format("lora.targets = every(one)\n"))
+    assert "lora.targets" not in spec
+    assert isinstance(spec.unknown_reason, OnTop)
+    assert "target_modules" in spec.unknown_reason
+
+
+@pytest.mark.parametrize("given", ["'gpt2', args=args", "'gpt2', args", "model='gpt2', args=args"])
+def test_a_trainer_of_trl_loads_the_model_that_it_is_given_by_name(tmp_path: Path, given: str) -> None:
+    script = f"args = SFTConfig('o', max_length=64, per_device_train_batch_size=2)\nSFTTrainer({given})\n"
+    spec = run(tmp_path, script, "python train.py")
+    assert (spec.get("model"), spec.get("sequence_length"), spec.get("micro_batch_size")) == ("gpt2", 64, 2)
+
+
+def test_a_notebook_that_colab_exported_as_a_script_is_read_without_its_lines_for_ipython(tmp_path: Path) -> None:
+    (tmp_path / ".git").mkdir()
+    lines = "!pip install -q trl\n%matplotlib inline\nfrom trl import SFTConfig, SFTTrainer\n"
+    made = "args = SFTConfig('o', max_length=64, per_device_train_batch_size=2)\n"
+    (tmp_path / "a.py").write_text(lines + made + "SFTTrainer(model='gpt2', args=args)\n", encoding="utf-8")
+    (spec,) = registry.specs(load(str(tmp_path / "a.py")))
+    assert (spec["model"], spec["micro_batch_size"], spec.unknown_reason) == ("gpt2", 2, "")
+    size = spec.fact("micro_batch_size")
+    assert size is not None
+    assert size.node is not None
+    assert size.node.span.line == 4

@@ -105,6 +105,12 @@ CASES: dict[str, tuple[str, dict[str, Any], peft.PeftConfig, Setting]] = {
         lora(r=8, modules_to_save=["embed_tokens", "lm_head"]),
         PLAIN,
     ),
+    "LoRA with a head that trains, and embeddings by another model's name": (
+        "llama",
+        {"tuning": "lora", "lora.r": 8, "lora.modules_to_save": ["wte", "lm_head"]},
+        lora(r=8, modules_to_save=["wte", "lm_head"]),
+        PLAIN,
+    ),
     "LoRA of transposed layers": (
         "gpt2", {"tuning": "lora", "lora.r": 8}, lora(r=8, fan_in_fan_out=True), HALF,
     ),

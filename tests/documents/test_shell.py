@@ -345,6 +345,21 @@ def test_what_somebody_has_to_fill_in_is_a_fault_and_the_rest_of_the_script_is_r
     assert devices.value == "8"
 
 
+@pytest.mark.parametrize(
+    ("behind", "read_as"),
+    [
+        pytest.param("--data <DATA_PATH> --b 2", {"data": None, "b": "2"}, id="an option behind it is one"),
+        pytest.param("--data=<your data set> \\\n  --b 2", {"data": None, "b": "2"}, id="on the next line as well"),
+        pytest.param("--b 2 <in.txt >out.txt", {"b": "2"}, id="where files are meant they are no words"),
+        pytest.param("--b 2 <in> out.txt", {"b": "2"}, id="however they are written"),
+    ],
+)
+def test_what_somebody_has_to_fill_in_takes_no_option_with_it(behind: str, read_as: dict[str, str | None]) -> None:
+    (command,) = read(f"python t.py {behind}\n").commands
+    told = {name: node.value if isinstance(node.value, str) else None for name, node in command.options.value.items()}
+    assert told == read_as
+
+
 BROKEN = {
     "an open quote": 'echo "abc\npython t.py --b 1\n',
     "an open single quote": "python t.py --b 'x\n",

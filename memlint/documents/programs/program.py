@@ -15,7 +15,7 @@ import contextlib
 import re
 from collections.abc import Callable, Mapping, Sequence
 from string import Formatter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from memlint.documents.arithmetic import Unknown
 from memlint.documents.node import Document, Keys, Node, Span, Unresolved
@@ -73,6 +73,7 @@ class Program(NamedTuple):
     declares  whether it declares them itself (argparse, fire, tyro): they mean what it makes of them
     doubts    what it calls under a condition that is not known -> the line of that
     document  its text; empty calls where it is no Python
+    changed   fields of options that it sets once they are parsed
     """
 
     calls: tuple[Node, ...]
@@ -81,6 +82,7 @@ class Program(NamedTuple):
     doubts: dict[str, int]
     document: Document
     declares: bool = False
+    changed: frozenset[str] = frozenset()
 
 
 def read(
@@ -105,11 +107,19 @@ def follow(kind: type[Followed], state: State, path: str, text: str, cells: note
             kind(project, path, code, state, cells).run(tree)
     document = Document(path, "python", text, Node({}, Span(path, 1, 1, 1, 1)), (), (), dict(project.sources))
     declares = bool(state.arguments) or state.fired
-    return Program(tuple(state.made), state.imported, state.parses, state.doubts, document, declares)
+    changed = frozenset(state.changed)
+    return Program(tuple(state.made), state.imported, state.parses, state.doubts, document, declares, changed)
 
 
 class Followed(Functions):
     """One module of a program: what its statements do, and what its calls make."""
+
+    def bind(self, target: ast.expr, node: Node, scope: Scope) -> None:
+        if isinstance(target, ast.Attribute):
+            owner = self.locate(target.value, scope)
+            if owner is not None and GIVEN in values_of(owner) and target_of(owner):
+                self.state.changed.add(target.attr)
+        super().bind(target, node, scope)
 
     def statement(self, node: ast.stmt, scope: Scope, depth: int) -> Returned | None:
         if isinstance(node, (ast.With, ast.AsyncWith)):
@@ -269,6 +279,15 @@ class Followed(Functions):
         """``vars(args)``: what an object has, as a mapping."""
         return isinstance(node, ast.Call) and getattr(node.func, "id", "") == "vars" and len(node.args) == 1
 
+    def of_text(self, method: ast.Attribute, call: ast.Call, scope: Scope, depth: int) -> Any:
+        """What a method of a known text returns; None for anything else."""
+        if method.attr == "format":
+            return self.filled_in(method.value, call, scope, depth)
+        if method.attr not in _OF_WORDS or call.keywords:
+            return None
+        word = self.value(method.value, "", scope, depth).value
+        return self.of_word(word, method.attr, call.args, scope, depth) if isinstance(word, str) else None
+
     def call(self, node: ast.Call, keys: Keys, scope: Scope, depth: int) -> Node:
         function = node.func
         name = function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
@@ -276,14 +295,10 @@ class Followed(Functions):
             parsed = self.parsed(node, function, keys, scope, depth)
             if parsed is not None:
                 return parsed
-        if isinstance(function, ast.Attribute) and name == "format":
-            text = self.filled_in(function.value, node, scope, depth)
+        if isinstance(function, ast.Attribute):
+            text = self.of_text(function, node, scope, depth)
             if text is not None:
                 return Node(text, self.span(node), None, keys)
-        if isinstance(function, ast.Attribute) and name in _OF_WORDS and not node.keywords:
-            word = self.value(function.value, "", scope, depth)
-            if isinstance(word.value, str):
-                return Node(self.of_word(word.value, name, node.args, scope, depth), self.span(node), None, keys)
         if name == "getattr" and len(node.args) >= 2 and self.source(node.args[0]) == "torch":
             named = self.value(node.args[1], keys, scope, depth)
             return named if named.is_unresolved else Node(f"torch.{named.value}", named.span, None, keys, named.via)

@@ -39,6 +39,7 @@ class State:
     modules    by their files
     unfollowed how often it asked for a module when there were enough
     left       loops that may end early
+    changed    fields of options that are set once they are parsed
     """
 
     def __init__(self, options: Mapping[str, Node], repository: Repository) -> None:
@@ -56,6 +57,7 @@ class State:
         self.modules: dict[str, Functions] = {}
         self.unfollowed = 0
         self.left: set[ast.For] = set()
+        self.changed: set[str] = set()
         self.seen: set[ast.stmt] = set()
 
     def once(self, node: ast.stmt) -> bool:

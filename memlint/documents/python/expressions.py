@@ -178,6 +178,9 @@ class Expressions(Source):
             if isinstance(kind, (ast.In, ast.NotIn)):
                 if is_in(scalar(left), right) is isinstance(kind, ast.NotIn):
                     return False
+            elif isinstance(kind, (ast.Is, ast.IsNot)) and _is_none_and_a_container(left, right):
+                if isinstance(kind, ast.Is):
+                    return False
             elif not compare(kind, scalar(left), scalar(right)):
                 return False
             left = right
@@ -298,3 +301,10 @@ def scalar(node: Node) -> Known:
     if isinstance(value, (dict, list)):
         raise Unknown("an operation on a container")
     return value
+
+
+def _is_none_and_a_container(left: Node, right: Node) -> bool:
+    """Whether one of two values is None, and the other a list or a mapping that is written: what a call makes may be
+    None as well."""
+    held = [node.value for node in (left, right) if node.value is not None]
+    return len(held) == 1 and (isinstance(held[0], list) or (isinstance(held[0], dict) and "_target_" not in held[0]))

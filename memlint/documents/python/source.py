@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from itertools import accumulate
 from typing import Any, cast
 
@@ -20,6 +21,10 @@ MOST_KEPT = 3_000_000  # characters of programs whose trees are kept; a tree tak
 _BLOCK = 1_024  # bytes of a long line that are counted at once
 
 _CONTINUATION = bytes(range(0x80, 0xC0))
+
+
+# A line for IPython, as Colab leaves them in a notebook that it exports as a script: !pip install trl
+_MAGIC = re.compile(r"^([ \t]*)[!%].*$", re.MULTILINE)
 
 
 class Stop(Exception):
@@ -49,7 +54,7 @@ class Reading:
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # invalid escapes are the config's business
-                tree = ast.parse(text)
+                tree = _tree(text)
             if kept is not None:
                 kept[text] = tree
                 while sum(map(len, kept)) > MOST_KEPT and len(kept) > 1:
@@ -152,3 +157,18 @@ class Source:
 def _characters(encoded: bytes) -> int:
     """How many characters begin in a stretch of UTF-8."""
     return len(encoded.translate(None, _CONTINUATION))
+
+
+def _tree(text: str) -> ast.Module:
+    """Of a text that is no Python, as it is without its lines for IPython. Raises SyntaxError."""
+    try:
+        return ast.parse(text)
+    except SyntaxError:
+        plain = _MAGIC.sub(r"\1pass", text)
+        if plain == text:
+            raise
+        try:
+            return ast.parse(plain)
+        except SyntaxError:
+            pass
+        raise

@@ -29,7 +29,12 @@ MAX_CHARACTERS = 2_000_000
 # Of a file's work: what was found before a script ran out of it can still be estimated.
 SCRIPT_STEPS = work.FILE_STEPS // 2
 # What somebody has to fill in before bash takes the script: DATA_PATH=<path and prefix>_text. The rest of it is read.
-_TO_FILL_IN = re.compile(r"^([ \t]*(?:export[ \t]+)?\w+=)(<[A-Za-z](?=[^<>|&;$ \n]* )[^<>|&;$\n]*>)", re.MULTILINE)
+# Before an option (--data <DATA_PATH> --epochs 3) bash would take it, and write into a file of the option's name.
+_TO_FILL_IN = re.compile(
+    r"(^[ \t]*(?:export[ \t]+)?\w+=)(<[A-Za-z](?=[^<>|&;$ \n]* )[^<>|&;$\n]*>)"
+    r"|([ \t=])(<[A-Za-z](?:[\w ./-]{0,80}[\w.-])?>)(?=[ \t]+(?:\\\n[ \t]*){0,3}--)",
+    re.MULTILINE,
+)
 
 
 def read(path: str, text: str, call: Call | None = None) -> Document:
@@ -81,7 +86,8 @@ def _of_tasks(found: Iterable[list[Command]]) -> tuple[Command, ...]:
 
 
 def _not_known(match: re.Match[str]) -> str:
-    return match[1] + "$" + "_" * (len(match[2]) - 1)
+    before, word = (match[1], match[2]) if match[1] is not None else (match[3], match[4])
+    return before + "$" + "_" * (len(word) - 1)
 
 
 def _syntax_faults(path: str, starts: list[int], text: str) -> list[Fault]:

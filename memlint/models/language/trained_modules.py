@@ -12,6 +12,23 @@ from memlint.models.language.decoder import LanguageModel
 from memlint.models.language.target_names import is_target
 
 
+# What embeddings and heads are called in one model or another of transformers: where this one has none of that name, PEFT
+# goes on without it (peft 0.21: utils/other.py, _set_trainable, strict_module_check).
+ENDS = frozenset(
+    (
+        "embed_tokens",
+        "wte",
+        "wpe",
+        "word_embeddings",
+        "embed_in",
+        "embed_out",
+        "tok_embeddings",
+        "lm_head",
+        "output_layer",
+    )
+)
+
+
 def train_in_full(model: LanguageModel, name: str) -> None:
     """``modules_to_save``: the module stays as it is, and a copy of it trains in its place."""
     if name in ("lm_head", "embed_tokens") and model.lm_head is None:
@@ -20,7 +37,7 @@ def train_in_full(model: LanguageModel, name: str) -> None:
             model.lm_head = Linear.__new__(Linear)
         model.lm_head.weight, model.lm_head.bias = model.embed_tokens.weight, model.head_bias
     kept = _replaced(model, name, "")
-    if not kept:
+    if not kept and name not in ENDS:
         raise UnknownModel(f"no module is called {name!r}")
     model.originals = [*model.originals, *kept]
 
