@@ -11,7 +11,6 @@ from memlint.models import UnknownModel
 from memlint.models.language.decoder import LanguageModel
 from memlint.models.language.target_names import is_target
 
-
 # What embeddings and heads are called in one model or another of transformers: where this one has none of that name, PEFT
 # goes on without it (peft 0.21: utils/other.py, _set_trainable, strict_module_check).
 ENDS = frozenset(
