@@ -21,8 +21,11 @@ MMENGINE, MMCV = "mmengine", "mmcv"
 # The models of which there may be an estimate (memlint/models/openmmlab): whether a sample is a crop.
 CROPPED = frozenset(("CascadeEncoderDecoder", "EncoderDecoder"))
 FITTED = frozenset(
-    ("CascadeRCNN", "FasterRCNN", "FastRCNN", "MaskRCNN", "RetinaNet", "RPN", "SingleStageDetector", "TwoStageDetector")
-) | {"RotatedRetinaNet", "RotatedSingleStageDetector"}
+    (
+        *("ATSS", "CascadeRCNN", "FasterRCNN", "FastRCNN", "FCOS", "GFL", "MaskRCNN", "RetinaNet", "RPN"),
+        *("SingleStageDetector", "TwoStageDetector", "RotatedRetinaNet", "RotatedSingleStageDetector"),
+    )
+)
 # Hooks that build the model anew before it trains (mmcv 2.1, ``cnn/rfsearch/hook.py``).
 CHANGES_THE_MODEL = ("RFSearchHook",)
 # Keys that hold the sizes that an image is fitted into, one or several.

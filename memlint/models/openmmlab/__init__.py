@@ -20,6 +20,7 @@ from memlint.models.openmmlab import (  # noqa: F401 - they enter their classes
     centers,
     context_heads,
     convnext,
+    dense_heads,
     detection,
     detectors,
     dgcnn,

@@ -158,9 +158,9 @@ class AnchorHead(Module):
 
     def loss(self, maps: Maps, boxes: Boxes) -> tuple[list[Tensor], list[Tensor]]:
         """Losses, and the scores that proposals are made of."""
-        levels = [self.one_level(x) for x in maps]
+        levels = self.levels(maps)
         images = maps[0].shape[0]
-        counts = [scores.shape[2] * scores.shape[3] * self.each for scores, _ in levels]
+        counts = [level[0].shape[2] * level[0].shape[3] * self.each for level in levels]
         every = sum(counts)
         anchors = empty((every, self.sides))
         wanted = self.targets(images, every, boxes)
@@ -168,10 +168,19 @@ class AnchorHead(Module):
         del wanted
         places = [empty((images, every, self.sides)) for _ in range(2)]
         losses = []
-        for scores, deltas in levels:
-            losses += [self._of_scores(scores), self._of_boxes(deltas)]
+        for level in levels:
+            losses += self.of_level(level, boxes)
         del stacked, places, anchors
-        return losses, [scores for scores, _ in levels]
+        return losses, [level[0] for level in levels]
+
+    def levels(self, maps: Maps) -> list[tuple[Tensor, ...]]:
+        """What is said of each map, scores first."""
+        return [self.one_level(x) for x in maps]
+
+    def of_level(self, level: tuple[Tensor, ...], boxes: Boxes) -> list[Tensor]:
+        """The losses of what is said of a map."""
+        scores, deltas = level
+        return [self._of_scores(scores), self._of_boxes(deltas)]
 
     def _of_scores(self, scores: Tensor) -> Tensor:
         """Logits of each anchor and class; the loss of each, with a weight."""

@@ -74,7 +74,10 @@ class TwoStageDetector(Detector):
         del decoded, bits
 
 
-@register("RetinaNet", "SingleStageDetector", "RotatedRetinaNet", "RotatedSingleStageDetector")
+@register(
+    *("ATSS", "FCOS", "GFL", "RetinaNet", "SingleStageDetector"),
+    *("RotatedRetinaNet", "RotatedSingleStageDetector"),
+)
 class SingleStageDetector(Detector):
     def __init__(
         self,
