@@ -359,6 +359,9 @@ RUNS = {
     "verl.rewards_by_an_engine": Border(
         "run.sh", VERL.format(more=UNPADDED + REWARDED), "0.6.1", "0.7.0", gpu="a100-40gb x8"
     ),
+    "torch.group_norm_by_batch_norm": Border(
+        "config.py", SEGMENTOR.replace("dict(type='BN')", "dict(type='GN', num_groups=32)"), "1.5.1", "1.6.0"
+    ),
     "torch.adds_gradients_in_place": Border("config.py", SEGMENTOR, "1.13.1", "2.0.0"),
     "torch.softmax_keeps_its_input": Border("run.yaml", GPT2 + EAGER, "1.10.2", "1.11.0"),
     "torch.loads_every_kernel_at_start": Border("run.yaml", GPT2, "1.12.1", "1.13.0"),

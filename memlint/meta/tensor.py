@@ -56,6 +56,7 @@ class State:
         "frame",
         "fusing",
         "grad_enabled",
+        "group_norm_in_two",
         "label",
         "offload",
         "sequence",
@@ -76,6 +77,7 @@ class State:
         self.default_dtype = float32
         self.sequence = 0
         self.adds_apart = False  # two gradients of one tensor make a third one: torch before 2.0 (pull request 88339)
+        self.group_norm_in_two = False  # torch before 1.6 (pull request 28204)
         self.softmax_keeps_input = False  # torch before 1.11 (pull request 65242)
         # Convolutions of 3x3 in fp32 on a card without TF32: as products of transformed tiles.
         self.transforms_tiles = False

@@ -59,6 +59,14 @@ BEHAVIOURS: dict[str, Behaviour] = {
     "torch.softmax_keeps_its_input": Behaviour(
         "torch", None, (1, 11), MORE, "a softmax keeps its input as well as its output", "pytorch/pytorch#65242"
     ),
+    "torch.group_norm_by_batch_norm": Behaviour(
+        "torch",
+        None,
+        (1, 6),
+        MORE,
+        "a group norm is a batch norm and a product with the weight, which keeps what came between them",
+        "pytorch/pytorch#28204",
+    ),
     "torch.loads_every_kernel_at_start": Behaviour(
         "torch", None, (1, 13), MORE, "all kernels are loaded with the context", "pytorch/pytorch#86509"
     ),

@@ -7,12 +7,12 @@ from functools import partial
 
 from memlint.meta.amp import to, upper
 from memlint.meta.autograd import record, tracked
-from memlint.meta.ops.elementwise import mul, pow, rsqrt
+from memlint.meta.ops.elementwise import addcmul, mul, pow, rsqrt
 from memlint.meta.ops.formats import formatted, is_channels_last
 from memlint.meta.ops.reductions import mean
 from memlint.meta.ops.shapes import fresh, kind_of, layout_of, validated
 from memlint.meta.ops.views import contiguous, reshape, view
-from memlint.meta.tensor import Tensor, bfloat16, empty_like, float32
+from memlint.meta.tensor import Tensor, bfloat16, empty_like, float32, state
 
 
 def layer_norm(x: Tensor, weight: Tensor | None = None, bias: Tensor | None = None) -> Tensor:
@@ -90,6 +90,8 @@ def group_norm(x: Tensor, groups: int, weight: Tensor | None = None, bias: Tenso
     bias = None if bias is None else upper(bias)
     weight = None if weight is None else upper(weight)
     x = contiguous(upper(x))
+    if state.group_norm_in_two and weight is not None and bias is not None:
+        return _in_two(x, groups, weight, bias)
     parameters = weight if weight is not None else bias
     out = Tensor(x.shape, x.dtype)
     rows = (x.shape[0], groups)
@@ -100,6 +102,14 @@ def group_norm(x: Tensor, groups: int, weight: Tensor | None = None, bias: Tenso
         folded = Tensor(x.shape[:2], float32), Tensor(x.shape[:2], float32)
         del folded
     return _normalised(out, x, weight, bias, (mean_, rstd))
+
+
+def _in_two(x: Tensor, groups: int, weight: Tensor, bias: Tensor) -> Tensor:
+    """As torch had it before 1.6 (native/layer_norm.cpp): each group is a channel of a batch norm, then ``addcmul``."""
+    channels = x.shape[0] * groups
+    out = view(batch_norm(view(x, 1, channels, x.numel // channels)), *x.shape)
+    shape = (1, x.shape[1], *[1] * (x.ndim - 2))
+    return addcmul(view(bias, *shape), out, view(weight, *shape))
 
 
 def batch_norm(x: Tensor, weight: Tensor | None = None, bias: Tensor | None = None, training: bool = True) -> Tensor:

@@ -60,6 +60,7 @@ def build(spec: TrainingSpec) -> System:
     """The System of an OpenMMLab config. Facts: those of ``schemas/openmmlab.schema.json``."""
     state.softmax_keeps_input = spec.does("torch.softmax_keeps_its_input")
     state.adds_apart = not spec.does("torch.adds_gradients_in_place")
+    state.group_norm_in_two = spec.does("torch.group_norm_by_batch_norm")
     state.transforms_tiles = without_tf32(spec)
     stated = _dictionary(spec)
     model: Module = fitting(lambda: built(stated, "model", _library(stated)))

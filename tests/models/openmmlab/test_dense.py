@@ -4,16 +4,19 @@ at values, gives targets as they are."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from memlint.check import check_paths
 from memlint.dialects import registry
 from memlint.documents.load import load
 from memlint.meta.tape import Tape
 from memlint.meta.tensor import recording
 from memlint.models import record
 from memlint.models.openmmlab.dense_heads import nearest
+from memlint.settings import Settings
 from tests.differential.training import walk
 
 ANCHORS = {
@@ -110,3 +113,26 @@ def most(tape: Tape) -> int:
         alive += tape.sizes[event] if event >= 0 else -tape.sizes[~event]
         peak = max(peak, alive)
     return peak
+
+
+@pytest.mark.parametrize(
+    ("kind", "depth", "head", "published"),
+    [  # GB of torch's allocator on each of eight V100s (mmdet 2, ``configs/fcos`` and ``configs/atss``)
+        ("FCOS", 50, OVER_PLACES, 3.6),
+        ("FCOS", 101, OVER_PLACES, 5.5),
+        ("ATSS", 50, OVER_ANCHORS, 3.7),
+        ("ATSS", 101, OVER_ANCHORS, 5.6),
+    ],
+)
+def test_a_detector_takes_what_was_published(
+    kind: str, depth: int, head: dict[str, Any], published: float, tmp_path: Path
+) -> None:
+    text = config(kind, 256, depth, [256, 512, 1024, 2048], "on_output", "(1333, 800)", **head)
+    loader, optimizer = "train_dataloader = dict(batch_size=2, dataset=", 'optim_wrapper = dict(type="OptimWrapper", '
+    text = text.replace(loader, "data = dict(samples_per_gpu=2, train=")
+    text = text.replace(f"{optimizer}optimizer=dict(", "optimizer = (dict(")
+    (tmp_path / "det.py").write_text(text, encoding="utf-8")
+    (tmp_path / "requirements.txt").write_text("torch==1.4.0\n", encoding="utf-8")
+    (found,) = check_paths([str(tmp_path / "det.py")], Settings(gpu="v100-32gb x8")).runs
+    assert found.estimate is not None
+    assert found.estimate.allocated_bytes / 2**30 == pytest.approx(published, rel=0.04)
