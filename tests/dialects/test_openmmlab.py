@@ -236,6 +236,15 @@ def detector(folder: Path, *changes: tuple[str, str]) -> TrainingSpec:
     return run(written(folder, "det.py", text))
 
 
+def test_further_maps_are_made_of_what_an_older_argument_says(tmp_path: Path) -> None:
+    """``extra_convs_on_inputs=False`` is ``add_extra_convs="on_output"`` (mmdet 2.11, ``necks/fpn.py``)."""
+    whole = "num_outs=5)"
+    ways = "add_extra_convs=True, extra_convs_on_inputs=False", "add_extra_convs='on_output'", "add_extra_convs=True"
+    counts = [record(detector(tmp_path, (whole, f"{way}, {whole}")), named=False).parameters for way in ways]
+    assert counts[0] == counts[1]
+    assert counts[2] - counts[0] == 9 * 256 * (2048 - 256)
+
+
 def test_what_takes_regions_out_of_a_map_keeps_what_its_operator_keeps(tmp_path: Path) -> None:
     """Of each number of a region: nothing of an average, the index of a maximum as int32, or both of its coordinates
     (mmcv 2.1, ``ops/roi_pool.py`` and ``ops/roi_align.py``)."""

@@ -42,6 +42,7 @@ class FPN(Module):
         start_level: int = 0,
         end_level: int = -1,
         add_extra_convs: bool | str = False,
+        extra_convs_on_inputs: bool = True,
         relu_before_extra_convs: bool = False,
         no_norm_on_lateral: bool = False,
         conv_cfg: Config = None,
@@ -51,7 +52,8 @@ class FPN(Module):
     ) -> None:
         end = len(in_channels) if end_level == -1 else end_level + 1
         self.start, self.end, self.num_outs = start_level, end, num_outs
-        self.extra = "on_input" if add_extra_convs is True else add_extra_convs
+        where = "on_input" if extra_convs_on_inputs else "on_output"  # as mmdet 2.11 has it
+        self.extra = where if add_extra_convs is True else add_extra_convs
         self.relus = relu_before_extra_convs
         common: dict[str, Any] = {"conv_cfg": conv_cfg, "act_cfg": act_cfg, "inplace": False}
         lateral: Config = None if no_norm_on_lateral else norm_cfg
