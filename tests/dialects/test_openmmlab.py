@@ -296,7 +296,7 @@ VOC = ["'data/VOCdevkit/VOC2007/ImageSets/Main/trainval.txt'", "'data/VOCdevkit/
         pytest.param(
             "type='ClassBalancedDataset', dataset=dict(type='LVISV1Dataset', ann_file='lvis_v1_train.json')",
             300,
-            (93, 674),
+            (93, 1000),
             id="LVIS",
         ),
         pytest.param(
