@@ -3,7 +3,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from memlint.plugin import INFO, NOTABLE_SHARE, Example, Finding, Rule, Run
-from memlint.units import format_bytes
+from memlint.units import MiB, format_bytes
+
+LEAST_BYTES = MiB  # where gradients go to the host, next to nothing of them is left on the card
 
 
 class AccumulationKeepsGradients(Rule):
@@ -57,7 +59,7 @@ class AccumulationKeepsGradients(Rule):
             return  # one micro-batch alone takes as much
         extra = run.estimate.allocated_bytes - run.allocated_if(gradient_accumulation_steps=1)
         # Where the peak lies in a phase that has its gradients anyway, rounding may differ; that is no finding.
-        if extra < gradients_bytes // 2 or extra <= 0 or not run.is_large(extra, least):
+        if extra < max(gradients_bytes // 2, LEAST_BYTES) or not run.is_large(extra, least):
             return
         yield self.finding(
             run,

@@ -10,7 +10,9 @@ import pytest
 
 import memlint
 from memlint import rules_registry
+from memlint.check import check_paths
 from memlint.plugin import Example, Finding, Rule
+from memlint.settings import Settings
 from memlint.units import parse_size
 from tests.text import selected
 
@@ -185,3 +187,18 @@ def test_an_offloaded_optimizer_is_counted_once_per_rank_of_a_machine(tmp_path: 
     # DeepSpeed: fp32 weights, both moments, and gradients in 16 or 32 bits, over four ranks of one machine
     assert 12 <= 4 * run.estimate.host_bytes / run.estimate.parameters <= 16
     assert finding.size_bytes == 4 * run.estimate.host_bytes - parse_size(example.host_budget)
+
+
+def test_next_to_no_gradients_on_the_card_are_no_finding_of_accumulation(tmp_path: Path) -> None:
+    offloads = (
+        '"stage": 3, "offload_optimizer": {"device": "cpu"}, "offload_param": {"device": "cpu"}, "overlap_comm": true'
+    )
+    (tmp_path / "z3.json").write_text(f'{{"zero_optimization": {{{offloads}}}, "bf16": {{"enabled": "auto"}}}}')
+    (tmp_path / "run.yaml").write_text(
+        "model_name_or_path: Qwen/Qwen2.5-7B\nstage: dpo\npref_loss: simpo\ndo_train: true\ndataset: x\n"
+        "finetuning_type: full\ntemplate: qwen\ncutoff_len: 16384\nper_device_train_batch_size: 1\n"
+        "gradient_accumulation_steps: 8\nbf16: true\ndeepspeed: z3.json\noutput_dir: out\n"
+    )
+    (run,) = check_paths([str(tmp_path / "run.yaml")], Settings(gpu="rtx4090x8")).runs
+    assert run.verdict in ("OOM", "TIGHT")
+    assert "MEM307" not in {finding.code for finding in run.findings}
