@@ -19,9 +19,10 @@ MAX_FILES = 200  # that are looked into, nearest first
 MAX_BYTES = 256 * 1024  # of one of them
 MAX_CHAIN = 8  # runs after one another: a context that is lengthened step by step
 
-# Where a run writes to, and what it starts from: transformers and TRL (model_name_or_path, output_dir), Axolotl
-# (base_model), OpenRLHF (pretrain, save_path), ms-swift and programs of people's own (model).
-_WRITES = ("output_dir", "save_path")
+# Where a run writes to, on disk or in the hub, and what it starts from: transformers and TRL (model_name_or_path,
+# output_dir, hub_model_id), Axolotl (base_model), OpenRLHF (pretrain, save_path), ms-swift and programs of people's own
+# (model).
+_WRITES = ("output_dir", "save_path", "hub_model_id")
 _READS = ("model_name_or_path", "base_model", "pretrain", "model")
 # A folder of the run's own, below the one that it writes to.
 _PART = re.compile(r"/(?:(?:checkpoint|step|epoch)[-_]\d+|(?:final|last|best|merged)(?:[-_](?:checkpoint|model))?)/?$")
@@ -45,7 +46,7 @@ def origin(name: str, beside: str) -> tuple[str, str] | None:
 def _made(name: str, beside: str) -> list[tuple[str, str]]:
     """(the model that a run starts from, its file) of each run that writes a folder."""
     wanted = _folder(name)
-    if "/" not in wanted:
+    if "/" not in wanted and not name.startswith("./"):
         return []  # a name of the hub, or one that any run may have
     return [
         (model, path)
