@@ -17,6 +17,7 @@ from memlint.named_tuple import NamedTuple
 
 _TOKEN = re.compile(r"(?:\d+x)?\d+(?:\.\d+)?[bm]\d?(?![a-z])|\d+(?:\.\d+)?|[a-z]+")
 _POINT = re.compile(r"(?<=\d)_(?=\d(?![\d.]*[bm]))")  # Qwen2_5-7B, but not llama_3_8b
+_CAPITALISED = re.compile(r"(?<=[a-z])[A-Z][A-Za-z]+")  # BioMistral
 # Words that say that a model is of another kind than the text model whose name it has as well.
 _KINDS = frozenset(
     (
@@ -65,7 +66,8 @@ def resembling(name: str) -> tuple[str, ...]:
     if not wanted.sizes:
         return _of_a_worded_size(wanted) or _of_any_size(wanted)
     if not (named := _families_in(wanted)):
-        return _ends(wanted)
+        parted = _CAPITALISED.sub(lambda word: f"-{word[0]}" if word[0].lower() in _families() else word[0], name)
+        return resembling(parted) if parted != name else _ends(wanted)
     best: list[str] = []
     most = (1, -len(_families()))  # families in common, and others
     for other, parts in _catalogue().items():

@@ -20,6 +20,7 @@ from memlint.data import hub, models, resemblance
         pytest.param("hub/Qwen/Qwen2___5-7B-mine", ["Qwen/Qwen2.5-7B"], id="points as ModelScope's cache has them"),
         pytest.param("out/llama_3_8b", ["meta-llama/Llama-3-8B"], id="a version before a size"),
         pytest.param("gemma-2b-rm", ["google/gemma-2b", "google/gemma-2-2b"], id="no version is any"),
+        pytest.param("me/MedLLaMA-13B", ["huggyllama/llama-13b"], id="a family behind a capital"),
         pytest.param("Llama-2-7b-ours", ["meta-llama/Llama-2-7b-hf"], id="a version is that one"),
         pytest.param("Qwen2.5-VL-7B-ours", ["Qwen/Qwen2.5-VL-7B-Instruct"], id="a model of images is after one"),
         pytest.param("ours-Mixtral-8x7B", ["mistralai/Mixtral-8x7B-v0.1"], id="experts are part of the size"),
