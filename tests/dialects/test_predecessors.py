@@ -62,7 +62,9 @@ STEPS = "".join(
         pytest.param({"a.yaml": TUNED}, "out/other", "", id="another folder"),
         pytest.param({"a.yaml": TUNED.replace("out/first", "first")}, "first", "", id="a name that says nothing"),
         pytest.param({"a.yaml": TUNED.replace("out/first", "./first")}, "./first", "gpt2", id="a folder, by its dot"),
-        pytest.param({"a.yaml": TUNED + "hub_model_id: us/tuned\n"}, "us/tuned", "gpt2", id="what it pushes to the hub"),
+        pytest.param(
+            {"a.yaml": TUNED + "hub_model_id: us/tuned\n"}, "us/tuned", "gpt2", id="what it pushes to the hub"
+        ),
         pytest.param({}, "out/first", "", id="nobody writes it"),
     ],
 )
