@@ -9,14 +9,14 @@ from contextlib import contextmanager
 
 from memlint import files, work
 from memlint.check import check_paths
-from memlint.checking.reading import stated_model
+from memlint.checking.reading import stated_model, with_devices
 from memlint.data.catalogue import Gpu
 from memlint.estimates import EqualRuns, Estimates
 from memlint.facts.spec import TrainingSpec, UnknownModel
 from memlint.named_tuple import NamedTuple
 from memlint.planning.starters import TRAINERS, Unplanned, Wanted, starter
 from memlint.reports.report import RunReport
-from memlint.settings import Resolver, Settings
+from memlint.settings import Allowance, Resolver, Settings
 from memlint.tape.estimate import FITS, Estimate
 
 MOST = 4096  # samples of a micro-batch that are looked at
@@ -100,15 +100,16 @@ class Planner:
                     yield self._filled(wanted, card, seen)
 
     def _filled(self, wanted: Wanted, card: Gpu, seen: Seen) -> Row:
-        estimates = self.equal_runs.estimates(seen.spec, card.name, ())
+        spec = with_devices(seen.spec, Allowance(None, "", card.name, None))
+        estimates = self.equal_runs.estimates(spec, card.name, ())
 
         def fits_newest(batch: int) -> bool:
-            changed = seen.spec.with_facts(micro_batch_size=batch)
+            changed = spec.with_facts(micro_batch_size=batch)
             return estimates.totals(changed).verdict(card.usable_bytes) == FITS
 
         def fits(batch: int) -> bool:
             """With the older releases that may be in use as well, whose interval is never narrower."""
-            changed = seen.spec.with_facts(micro_batch_size=batch)
+            changed = spec.with_facts(micro_batch_size=batch)
             return fits_newest(batch) and estimates.whole(changed).verdict(card.usable_bytes) == FITS
 
         with work.limited(work.INVOCATION_STEPS), files.named([seen.run.path]), stated_model(seen.settings):

@@ -170,6 +170,15 @@ def cases() -> Iterator[Case]:
         )
     yield Case("add in place", "add_", lambda x, y: x.add_(y), F.add_, same, in_place=True)
     yield Case("add in place of a row", "add_", lambda x, y: x.add_(y), F.add_, (X, tensor(7)), in_place=True)
+    for word, y in {"": X, " by a scalar": tensor()}.items():  # of what does not train, as a model's buffer
+        yield Case(
+            f"multiply in place{word}",
+            "mul_",
+            lambda x, y: x.mul_(y.detach()),
+            lambda x, y: F.mul_(x, y.detach()),
+            (X, y),
+            in_place=True,
+        )
     yield Case("add in place of a number", "add_", lambda x: x.add_(1.0), lambda x: F.add_(x, 1.0), (X,), in_place=True)
     for word, y in {"": X, " by a column": tensor(3, 5, 1)}.items():
         yield Case(f"div in place{word}", "div_", lambda x, y: x.div_(y), F.div_, (X, y), in_place=True)
