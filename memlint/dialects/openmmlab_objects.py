@@ -39,7 +39,8 @@ _COCO = Fullest(
     "as many as COCO's has (instances_train2017.json)",
     r"(?:instances|person_keypoints|panoptic)_(?:train|val)\d{4}",
 )
-# LVIS names objects of 1,203 kinds, and its evaluation stops at 300 of an image: some have more, nobody says how many.
+# LVIS names objects of 1,203 kinds, and its evaluation stops at 300 of an image: some have more, nobody says how many,
+# and a thousand is no count but a wide guess.
 _LVIS = Fullest(
     MOST,
     "as many as LVIS lets a detector find in one (lvis-api, max_dets), for want of a count",

@@ -373,22 +373,9 @@ def _has_gradients(made: ast.ClassDef) -> bool:
 
 
 # What the loss of a model is taken with: one pass, a choice of what is returned, and names.
-_OF_ITS_OWN_LOSS = (
-    *(
-        ast.Assign,
-        ast.Return,
-        ast.If,
-        ast.IfExp,
-        ast.Expr,
-        ast.Call,
-        ast.keyword,
-        ast.Name,
-        ast.Attribute,
-        ast.Subscript,
-        ast.Constant,
-        ast.Tuple,
-        ast.expr_context,
-    ),
+_OF_ITS_OWN_LOSS: tuple[type[ast.AST], ...] = (
+    *(ast.Assign, ast.Return, ast.If, ast.IfExp, ast.Expr, ast.Call, ast.keyword),
+    *(ast.Name, ast.Attribute, ast.Subscript, ast.Constant, ast.Tuple, ast.expr_context),
 )
 
 

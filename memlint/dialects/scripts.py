@@ -216,7 +216,7 @@ def _said(trainer: Node, before: Sequence[Node], path: str) -> tuple[dict[str, N
     for name in _OF_TRAINER:
         if name in made:
             said[name] = under(name, made[name])
-    model = made.get("model", _by_place(made, 0))
+    model = argument(trainer, "model", 0)
     if model is not None and isinstance(model.value, str):
         said.setdefault("model_name_or_path", under("model_name_or_path", model))
         quantised = made.get("quantization_config")  # TRL 1: trainer/sft_trainer.py, for a model that it loads itself
@@ -225,18 +225,9 @@ def _said(trainer: Node, before: Sequence[Node], path: str) -> tuple[dict[str, N
     return {name: node for name, node in said.items() if not _is_absent(node)}, resumed
 
 
-def _by_place(made: Mapping[str, Node], number: int) -> Node | None:
-    """What a call is given without a name."""
-    rest = made.get("_args_")
-    return (
-        rest.value[number] if rest is not None and isinstance(rest.value, list) and len(rest.value) > number else None
-    )
-
-
 def _changed(trainer: Node, found: Program) -> dict[str, Node]:
     """Fields of a trainer's arguments that were parsed, and set by the program thereafter."""
-    made = values_of(trainer)
-    given = made.get("args", _by_place(made, 1))
+    given = argument(trainer, "args", 1)
     if given is None or not _ARGUMENTS.fullmatch(name_of(given)):
         return {}
     return {name: under(name, node) for name, node in values_of(given).items() if name in found.changed}

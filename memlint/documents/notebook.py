@@ -18,6 +18,7 @@ from memlint import work
 from memlint.documents import json, quoted
 from memlint.documents.lines import Lines
 from memlint.documents.node import Document, Node, Span
+from memlint.documents.python import ipython
 
 _COMMANDS = re.compile(r'"\s*(?:!|%%(?:bash|sh)\b|%%script +(?:bash|sh)\b)')
 _SHELL_CELL = re.compile(r"%%(?:bash|sh|script +(?:bash|sh))\b")
@@ -26,7 +27,6 @@ _REPLACED = re.compile(r"\\.|\{[A-Za-z_][\w.]*\}")
 _ESCAPES = {r"\"": '"', r"\\": "\\", r"\/": "/", r"\t": " ", r"\n": "", r"\r": ""}
 # A cell that is Python behind its first line, and one that is something else.
 _PYTHON_CELL = re.compile(r"%%(?:capture|time|timeit|prun)\b")
-_MAGIC = re.compile(r"(\s*)[!%]")
 _ESCAPED = re.compile(r"\\u[dD][89abAB]..\\u....|\\u....|\\.", re.DOTALL)
 SUFFIX = ".ipynb"
 
@@ -64,14 +64,7 @@ class Program:
             if _PYTHON_CELL.match(lines[0]) is None:
                 return
             lines[0] = "\n"
-        shell = False
-        for index, line in enumerate(lines):
-            magic = _MAGIC.match(line)
-            went_on, shell = shell, (shell or magic is not None) and line.rstrip().endswith("\\")
-            if went_on:
-                lines[index] = "\n"
-            elif magic is not None:
-                lines[index] = f"{magic[1]}pass\n"
+        lines = ipython.as_python(lines)
         if not _is_python("".join(lines)):
             return
         for node, line in zip(cell, lines):

@@ -1,4 +1,5 @@
-"""DeepSpeed's pipeline engine (``deepspeed/runtime/pipe/engine.py``), which a pipeline of one stage has as well."""
+"""DeepSpeed's pipeline engine (``deepspeed/runtime/pipe/engine.py``, of 0.4.5 and 0.19 alike), which a pipeline of one
+stage has as well."""
 
 from __future__ import annotations
 

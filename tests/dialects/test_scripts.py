@@ -770,7 +770,7 @@ def test_a_trainer_of_trl_loads_the_model_that_it_is_given_by_name(tmp_path: Pat
 
 def test_a_notebook_that_colab_exported_as_a_script_is_read_without_its_lines_for_ipython(tmp_path: Path) -> None:
     (tmp_path / ".git").mkdir()
-    lines = "!pip install -q trl\n%matplotlib inline\nfrom trl import SFTConfig, SFTTrainer\n"
+    lines = "!pip install -q trl \\\n    peft\n%matplotlib inline\nfrom trl import SFTConfig, SFTTrainer\n"
     made = "args = SFTConfig('o', max_length=64, per_device_train_batch_size=2)\n"
     (tmp_path / "a.py").write_text(lines + made + "SFTTrainer(model='gpt2', args=args)\n", encoding="utf-8")
     (spec,) = registry.specs(load(str(tmp_path / "a.py")))
@@ -778,4 +778,4 @@ def test_a_notebook_that_colab_exported_as_a_script_is_read_without_its_lines_fo
     size = spec.fact("micro_batch_size")
     assert size is not None
     assert size.node is not None
-    assert size.node.span.line == 4
+    assert size.node.span.line == 5

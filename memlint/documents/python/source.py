@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import re
 from itertools import accumulate
 from typing import Any, cast
@@ -11,6 +12,7 @@ from memlint import files, work
 from memlint.documents.lines import Lines
 from memlint.documents.merge import moved
 from memlint.documents.node import Fault, Faults, Keys, Node, Span, Unresolved
+from memlint.documents.python import ipython
 
 MAX_DEPTH = 60  # of expressions; of blocks within blocks; of values within values
 
@@ -21,10 +23,6 @@ MOST_KEPT = 3_000_000  # characters of programs whose trees are kept; a tree tak
 _BLOCK = 1_024  # bytes of a long line that are counted at once
 
 _CONTINUATION = bytes(range(0x80, 0xC0))
-
-
-# A line for IPython, as Colab leaves them in a notebook that it exports as a script: !pip install trl
-_MAGIC = re.compile(r"^([ \t]*)[!%].*$", re.MULTILINE)
 
 
 class Stop(Exception):
@@ -160,15 +158,15 @@ def _characters(encoded: bytes) -> int:
 
 
 def _tree(text: str) -> ast.Module:
-    """Of a text that is no Python, as it is without its lines for IPython. Raises SyntaxError."""
+    """Of a text that is no Python, as it is without its lines for IPython: Colab leaves them in a notebook that it
+    exports as a script. Raises SyntaxError."""
     try:
         return ast.parse(text)
     except SyntaxError:
-        plain = _MAGIC.sub(r"\1pass", text)
+        plain = "".join(ipython.as_python(re.findall(r"[^\n]*\n|[^\n]+", text)))
         if plain == text:
             raise
-        try:
+        work.spend(work.to_parse(text), "reading Python")
+        with contextlib.suppress(SyntaxError):
             return ast.parse(plain)
-        except SyntaxError:
-            pass
         raise

@@ -14,8 +14,11 @@ from memlint.models.language.target_names import is_target
 # What embeddings and heads are called in one model or another of transformers: where this one has none of that name,
 # PEFT goes on without it (peft 0.21: utils/other.py, _set_trainable, strict_module_check).
 ENDS = frozenset(
-    ("embed_tokens", "wte", "wpe", "word_embeddings", "tok_embeddings", "embed_in", "embed_out", "lm_head")
-) | {"output_layer"}
+    (
+        *("embed_tokens", "wte", "wpe", "word_embeddings", "tok_embeddings", "embed_in"),
+        *("embed_out", "lm_head", "output_layer"),
+    )
+)
 
 
 def train_in_full(model: LanguageModel, name: str) -> None:
