@@ -3,9 +3,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from memlint.plugin import INFO, NOTABLE_SHARE, Example, Finding, Rule, Run
-from memlint.units import MiB, format_bytes
+from memlint.units import format_bytes
 
-LEAST_BYTES = MiB  # where gradients go to the host, next to nothing of them is left on the card
+# Of what is allocated: where gradients go to the host, next to nothing of them is left on the card.
+LEAST_SHARE = 1 / 1000
 
 
 class AccumulationKeepsGradients(Rule):
@@ -59,7 +60,8 @@ class AccumulationKeepsGradients(Rule):
             return  # one micro-batch alone takes as much
         extra = run.estimate.allocated_bytes - run.allocated_if(gradient_accumulation_steps=1)
         # Where the peak lies in a phase that has its gradients anyway, rounding may differ; that is no finding.
-        if extra < max(gradients_bytes // 2, LEAST_BYTES) or not run.is_large(extra, least):
+        most_of_it = max(gradients_bytes // 2, LEAST_SHARE * run.estimate.allocated_bytes)
+        if extra < most_of_it or not run.is_large(extra, least):
             return
         yield self.finding(
             run,
