@@ -219,6 +219,7 @@ DRAWS = {
     "6": "the sixth",
     "7": "the seventh",
     "8": "the eighth",
+    "9": "the ninth",
 }
 COUNTS = {"oom": "of reports of a run out of memory", "fits": "of reports of a run that fits its card"}
 

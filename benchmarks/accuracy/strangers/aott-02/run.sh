@@ -1,0 +1,1 @@
+tune run full_finetune_single_device --config config.yaml

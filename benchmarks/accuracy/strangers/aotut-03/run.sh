@@ -1,0 +1,1 @@
+NGPU=8 CONFIG_FILE="./run.toml" ./run_train.sh

@@ -1,0 +1,23 @@
+accelerate launch --config_file accelerate_configs/uncompiled_1.yaml --gpu_ids 0 train.py \
+  --model_name ltx_video \
+  --pretrained_model_name_or_path Lightricks/LTX-Video \
+  --data_root /data/videos \
+  --video_column videos.txt \
+  --caption_column prompts.txt \
+  --id_token BW_STYLE \
+  --video_resolution_buckets 49x512x768 \
+  --caption_dropout_p 0.05 \
+  --dataloader_num_workers 0 \
+  --training_type lora \
+  --seed 42 \
+  --batch_size 1 \
+  --train_steps 10 \
+  --rank 128 --lora_alpha 128 --target_modules to_q to_k to_v to_out.0 \
+  --gradient_accumulation_steps 1 \
+  --gradient_checkpointing \
+  --enable_slicing \
+  --enable_tiling \
+  --optimizer adamw \
+  --lr 3e-5 \
+  --max_grad_norm 1.0 \
+  --output_dir /models/out

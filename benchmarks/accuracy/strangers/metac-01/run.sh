@@ -1,0 +1,1 @@
+torchrun --nproc_per_node 8 --nnodes 8 -m open_clip_train.main --model ViT-B-16-quickgelu --batch-size 256 --precision amp --train-data "/data/shards/{00000..01000}.tar" --dataset-type webdataset --train-num-samples 400000000 --lr 5e-4 --wd 0.2 --local-loss --gather-with-grad --workers 8

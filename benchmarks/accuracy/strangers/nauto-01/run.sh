@@ -1,0 +1,1 @@
+uv run automodel recipe.yaml --nproc-per-node 1

@@ -1,0 +1,18 @@
+torchrun --nnodes=1 --nproc_per_node=1 --master_port=25001 llava/train/train_mem.py \
+    --model_name_or_path ./LLaVA_13B_v0 \
+    --data_path ./LLaVA-Instruct-150K/conversation_58k.json \
+    --image_folder /data/coco/train2017/ \
+    --vision_tower openai/clip-vit-large-patch14 \
+    --mm_vision_select_layer -2 \
+    --mm_use_im_start_end True \
+    --bf16 True \
+    --output_dir ./checkpoints \
+    --num_train_epochs 3 \
+    --per_device_train_batch_size 1 \
+    --per_device_eval_batch_size 1 \
+    --gradient_accumulation_steps 1 \
+    --learning_rate 2e-5 \
+    --tf32 True \
+    --fsdp "full_shard auto_wrap" \
+    --fsdp_transformer_layer_cls_to_wrap 'LlamaDecoderLayer' \
+    --model_max_length 2048
