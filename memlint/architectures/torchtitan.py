@@ -7,7 +7,7 @@ flavor has changed from one to the other.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from memlint.architectures.decoder import Decoder, Experts, Latent
@@ -49,15 +49,47 @@ _GPT_OSS = {"debugmodel": (256, 4, 8), "20b": (2880, 24, 32), "120b": (2880, 36,
 
 def _llama3(flavor: str) -> Decoder:
     width, layers, heads, keys, multiplier, multiple = _LLAMA3[flavor]
+    sizes = {"dim": width, "n_layers": layers, "n_heads": heads, "n_kv_heads": keys}
+    rows = 2048 if flavor == "debugmodel" else 128_256
+    made = llama({**sizes, "ffn_dim_multiplier": multiplier, "multiple_of": multiple}, rows)
+    return made._replace(tied=flavor in ("1B", "3B"))
+
+
+# torchtitan 0.1, models/llama/model.py: ModelArgs, and what of it decides no size.
+_ARGUMENTS: dict[str, float | None] = {
+    **{"dim": 4096, "n_layers": 32, "n_heads": 32, "n_kv_heads": None, "vocab_size": -1},
+    **{"multiple_of": 256, "ffn_dim_multiplier": None},
+}
+_NO_SIZES = (
+    *("norm_eps", "rope_theta", "rope_scaling_args", "max_batch_size", "max_seq_len", "depth_init", "norm_type"),
+    *("eos_id", "use_flex_attn", "attn_mask_type", "attn_type"),
+)
+ROWS = {"llama2": 32_000, "llama3": 128_256}  # of the tokenizers of these models, which set vocab_size
+
+
+def llama(sizes: Mapping[str, Any], rows: int) -> Decoder:
+    """The decoder of a ``ModelArgs`` with these keyword arguments. Raises UnknownModel."""
+    odd = next((name for name in sizes if name not in _ARGUMENTS and name not in _NO_SIZES), "")
+    if odd:
+        raise UnknownModel(f"ModelArgs has {odd}, which torchtitan's has not")
+    given = {name: sizes.get(name, usual) for name, usual in _ARGUMENTS.items()}
+    kinds = {"ffn_dim_multiplier": (int, float)}
+    if any(value is not None and type(value) not in kinds.get(name, (int,)) for name, value in given.items()):
+        raise UnknownModel("sizes of ModelArgs that are no numbers")
+    width, heads, multiple = given["dim"], given["n_heads"], given["multiple_of"]
+    if min(width, heads, multiple, given["n_layers"]) <= 0 or width % heads:
+        raise UnknownModel(f"dim {width} is no multiple of n_heads {heads}")
+    inner = int(2 * 4 * width / 3)
+    if given["ffn_dim_multiplier"] is not None:
+        inner = int(given["ffn_dim_multiplier"] * inner)
     return Decoder(
-        vocabulary=2048 if flavor == "debugmodel" else 128_256,
+        vocabulary=given["vocab_size"] if given["vocab_size"] > 0 else rows,
         width=width,
-        layers=layers,
+        layers=given["n_layers"],
         heads=heads,
-        key_value_heads=keys,
+        key_value_heads=given["n_kv_heads"] or heads,
         head_dim=width // heads,
-        intermediate=-(-int(multiplier * int(2 * 4 * width / 3)) // multiple) * multiple,
-        tied=flavor in ("1B", "3B"),
+        intermediate=-(-inner // multiple) * multiple,
         rotary="complex",
         rotary_dim=width // heads,
         context=131_072,
@@ -135,6 +167,12 @@ _MODELS: dict[str, tuple[dict[str, Any], Callable[[str], Decoder]]] = {
 NAMES = tuple(_MODELS)
 # Endings of flavors that differ in nothing but the kernel of their attention.
 KERNELS = ("_flex_attn", "_varlen_attn", "_flex", "_varlen")
+
+
+def is_shipped(model: str, flavor: str, sizes: Mapping[str, Any]) -> bool:
+    """Whether a repository's own flavor has the width, layers and heads of the one that torchtitan ships."""
+    known = _LLAMA3.get(flavor) if model == "llama3" else None
+    return known is not None and known[:3] == tuple(sizes.get(name) for name in ("dim", "n_layers", "n_heads"))
 
 
 def decoder(model: str, flavor: str) -> Decoder:

@@ -7,7 +7,7 @@ from typing import Any
 from memlint import releases
 from memlint.architectures import torchtitan as flavors
 from memlint.dialects import language_model as lm
-from memlint.dialects import launchers, native
+from memlint.dialects import launchers, native, torchtitan_forks
 from memlint.dialects.accelerate import truth
 from memlint.documents.node import Document, Edit, Node
 from memlint.facts.derive import Graph, Step
@@ -149,6 +149,9 @@ def _model(spec: TrainingSpec) -> str:
         return ""
     if fact is None or not isinstance(fact.value, str):
         return lm.not_stated(spec, "model.flavor", "flavor")
+    own = "" if fact.node is not None or _is_registry(spec) else torchtitan_forks.own_words(spec)
+    if own:
+        return f"{own}: a key of a fork's own says what the model is, and neither model.name nor model.flavor does"
     flavor, backend = fact.value, lm.setting(spec, "attn_backend")
     spec.model_name = f"{name} {flavor}"
     kernel = flavor.endswith(flavors.KERNELS) or str(backend or "").startswith(("flex", "varlen"))
@@ -156,7 +159,8 @@ def _model(spec: TrainingSpec) -> str:
     kernel = kernel or (name == "deepseek_v3" and flavor != "debugmodel")
     lm.put(spec, "attention", "flash" if kernel else "sdpa", reason=f"torchtitan: {name}")
     try:
-        made = flavors.decoder(name, flavor)
+        made = None if _is_registry(spec) else torchtitan_forks.decoder(spec, name, flavor)
+        made = made or flavors.decoder(name, flavor)
     except UnknownModel as error:
         return f"{fact.key or 'model.flavor'} {fact.value}: {error}"
     native.describe(spec, made, fact, f"torchtitan: {name} {fact.value}")

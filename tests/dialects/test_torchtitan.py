@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+import memlint
 from memlint.architectures.decoder import Experts
 from memlint.dialects import objections, registry
 from memlint.dialects.spelling import spell
@@ -523,3 +524,51 @@ def test_real_files_are_recognised_and_say_what_they_lack() -> None:
         (spec,) = registry.specs(load(str(path)))
         assert spec.family == "torchtitan"
         assert (spec.architecture is None) == bool(spec.unknown_reason)
+
+
+FLAVORS = """\
+from torchtitan.models.llama.model import ModelArgs
+
+llama2_configs = {
+    "1B": ModelArgs(dim=2048, n_layers=18, n_heads=16),
+    "13B": ModelArgs(dim=5120, n_layers=40, n_heads=40),
+    "odd": ModelArgs(dim=512, n_layers=4, n_heads=4, n_experts=4),
+}
+llama3_configs: dict = {
+    "debugmodel": ModelArgs(dim=1024, n_layers=16, n_heads=16, rope_theta=500000),
+    "8B": ModelArgs(dim=4096, n_layers=32, n_heads=32, n_kv_heads=8, ffn_dim_multiplier=1.3, multiple_of=1024),
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("model", "flavor", "parameters"),
+    [
+        # Llama 2's paper and its weights: 13,015,864,320 parameters.
+        pytest.param("llama2", "13B", 13_015_864_320, id="Llama 2 13B, which torchtitan had until it had Llama 3"),
+        pytest.param("llama3", "8B", 8_030_261_248, id="a flavor that torchtitan ships"),
+        pytest.param("llama3", "debugmodel", 468_222_976, id="a flavor with other sizes"),
+    ],
+)
+def test_flavors_of_a_repository_s_own_copy_are_its_own(
+    tmp_path: Path, model: str, flavor: str, parameters: int
+) -> None:
+    job = JOB.replace('"llama3"', f'"{model}"').replace('"8B"', f'"{flavor}"')
+    root = written(tmp_path, {"torchtitan/models/llama/__init__.py": FLAVORS, "train_configs/a.toml": job})
+    report = memlint.check([str(root)])
+    assert [one.estimate.parameters for one in report.runs if one.estimate is not None] == [parameters]
+
+
+def test_a_flavor_with_an_argument_that_torchtitan_has_not_is_told(tmp_path: Path) -> None:
+    job = JOB.replace('"llama3"', '"llama2"').replace('"8B"', '"odd"')
+    root = written(tmp_path, {"torchtitan/models/llama/__init__.py": FLAVORS, "train_configs/a.toml": job})
+    (found,) = registry.specs(load(str(root / "train_configs/a.toml")))
+    assert "n_experts" in found.unknown_reason
+
+
+def test_a_fork_s_own_key_of_the_model_is_no_debugmodel() -> None:
+    """fla-org/flame at e11e7be: flame/models/fla.toml states model.config, and its parser's default is its own."""
+    job = JOB.replace('name = "llama3"\nflavor = "8B"', 'config = "ours/transformer-340M"')
+    assert job != JOB
+    found = run(job, "a.toml")
+    assert "model.config" in found.unknown_reason
