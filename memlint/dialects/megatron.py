@@ -50,6 +50,8 @@ def _program(spec: TrainingSpec) -> str:
     for start, what in _OTHERS.items():
         if name.startswith(start):
             return f"{name}.py trains {what}, which is not known"
+    if name == "main" and (task := spec.root.get("task")) is not None:
+        return f"main.py --task {task.plain()} finetunes an encoder or a pair of them, which is not known"
     layers = lm.setting(spec, "mtp_num_layers")
     return "--mtp-num-layers: layers that predict further tokens are not known" if layers else ""
 

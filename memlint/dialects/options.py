@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from functools import cached_property
 from typing import Any
 
@@ -41,8 +41,7 @@ class Options:
         by_name = self._spellings
 
         def takes(name: str) -> str:
-            if name not in by_name:
-                name = name.replace("-", "_")
+            name = spelt(name, by_name)
             _, value, kinds = by_name.get(name, ("", {}, frozenset()))
             if value.get(ANNOTATION, {}).get("flag"):
                 return arguments.SWITCH
@@ -86,7 +85,8 @@ class Options:
     def of(self, command: Command) -> Node:
         """The options of a command, with the types that the schema gives them, as argparse would read them.
 
-        ``--per-device`` is ``--per_device`` where the schema knows only the one.
+        ``--per-device`` is ``--per_device`` where the schema knows only the one, and the other way round: forks of
+        Megatron-LM name their options as Python does (epfLLM/Megatron-LLM at 806a833: megatron/arguments.py).
         """
         by_name = self._spellings
         if command.words:
@@ -96,7 +96,7 @@ class Options:
         found: dict[str, Node] = {}
         inside = self._inside if self._header.get("dotted") else {}
         for written, node in values.items():
-            name = written if written in by_name else written.replace("-", "_")
+            name = spelt(written, by_name)
             positive = name[3:] if name.startswith("no_") else ""
             if name not in by_name and "boolean" in by_name.get(positive, ("", {}, ()))[2]:
                 found[positive] = Node(False, node.span, node.key_span, positive, node.via)
@@ -131,6 +131,12 @@ class Options:
                 at += 1
             at += 1
         return found
+
+
+def spelt(name: str, known: Container[str]) -> str:
+    """An option's name as the schema has it, with dashes or with underscores; with underscores where it has neither."""
+    ways = (name, name.replace("-", "_"), name.replace("_", "-"))
+    return next((way for way in ways if way in known), ways[1])
 
 
 _TRUE = frozenset(("true", "yes", "on", "1"))

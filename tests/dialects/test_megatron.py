@@ -773,3 +773,20 @@ def test_layers_of_an_uneven_pipeline(options: str, layers: int, expected: list[
 def test_experts_of_several_kinds(options: str, expected: dict[str, Any]) -> None:
     found = decoder(command(f"--bf16 {LLAMA} --num-experts 4 {options}"))
     assert {name: found[name] for name in expected} == expected
+
+
+def test_a_fork_s_options_may_have_underscores() -> None:
+    """epfLLM/Megatron-LM at 806a833: megatron/arguments.py declares --num_layers."""
+    dashed = run(f"torchrun --nproc_per_node 4 pretrain_gpt.py {SIZES} {BATCH} --bf16\n", "train.sh")
+    words = f"{SIZES} {BATCH} --bf16".split()
+    underscored = " ".join("--" + word[2:].replace("-", "_") if word.startswith("--") else word for word in words)
+    found = run(f"torchrun --nproc_per_node 4 pretrain_gpt.py {underscored}\n", "train.sh")
+    assert not found.unknown_reason
+    assert found.get("decoder") == dashed.get("decoder")
+    assert found.get("micro_batch_size") == 2
+    assert not [one for one in objections.violations(found) if one.kind == "unknown-key"]
+
+
+def test_a_task_of_megatron_s_tasks_is_no_decoder() -> None:
+    found = run(f"torchrun --nproc_per_node 4 ./tasks/main.py --task RET-FINETUNE-NQ {SIZES} {BATCH}\n", "train.sh")
+    assert "RET-FINETUNE-NQ" in found.unknown_reason

@@ -50,7 +50,7 @@ def read(path: str, text: str, call: Call | None = None) -> Document:
     # A checkout on Windows: the line goes on where it does in the repository. As long as before, so places stay.
     readable = _TO_FILL_IN.sub(_not_known, text.replace("\\\r\n", " \\\n"))
     tree, source = parsed(Source(path, starts, readable))
-    faults = _syntax_faults(path, starts, text)
+    faults = _syntax_faults(path, starts, readable)  # a template is whole once it is filled in
     scripts: list[Script] = []
     variables: dict[str, Node] = {}
     try:
