@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 Changes = tuple[tuple[str, str], ...]
 _Answer = TypeVar("_Answer")
+_Newest = tuple["Estimate", tuple[tuple[str, bool], ...]]  # under the newest releases, and what it was asked of them
 Question = tuple[str, Any]  # what is asked of a run, and what of it is changed for that
 GONE = "-"  # in the place of a fact's name, before that of one that a change takes away
 
@@ -60,7 +61,7 @@ class Made:
         self.recordings.clear()
         self.asked = None
 
-    def alike(self, changes: Changes) -> Estimate | None:
+    def alike(self, changes: Changes) -> _Newest | None:
         """Totals of a run that differs from another one in nothing but facts that nobody asks for."""
         wanted = self._told(changes)
         totals = ((changes, found) for (kind, changes), found in self.answers.items() if kind == TOTALS)
@@ -87,7 +88,7 @@ class Made:
 
 
 # What is asked of a run.
-OWN, NEWEST, TOTALS, WITHIN, WHOLE = "own", "newest", "totals", "within", "whole"
+OWN, NEWEST, TOTALS, WITHIN, WHOLE, FITS = "own", "newest", "totals", "within", "whole", "fits"
 ALLOCATED, SAVED, PACKED, FIRST_PASS, STATES = "allocated", "saved", "packed", "first pass", "states"
 _OF_STATES = ("parameters", "gradients", "optimizer")
 
@@ -188,6 +189,24 @@ class EqualRuns:
                 self._kept.cache.put(key, kept)
 
 
+def _told(spec: TrainingSpec, newest: _Newest) -> Estimate:
+    """The estimate of a run, which knows from then on what of its releases decides."""
+    found, asked = newest
+    spec.asked.update(asked)
+    return found
+
+
+class _TakesMore(Exception):
+    """A run may take more than is of interest."""
+
+
+def _at_most(found: Estimate, most_bytes: int | None) -> Estimate:
+    """The estimate. Raises _TakesMore for one that may take more."""
+    if most_bytes is not None and found.device_interval.high_bytes > most_bytes:
+        raise _TakesMore
+    return found
+
+
 class Estimates:
     """Of one run, and of the same run with some facts changed: what :class:`memlint.plugin.Run` asks for.
 
@@ -214,28 +233,28 @@ class Estimates:
         older ones take is as much work again. Raises models.UnknownModel."""
         question = (OWN, symbolic)
 
-        def newest() -> tuple[Estimate, tuple[tuple[str, bool], ...]]:
+        def newest() -> _Newest:
             watched = self.spec.watched(self._made.read)
             found = self._estimate(watched, symbolic=symbolic, recordings=self._made.recordings)
             return found, tuple(self.spec.asked.items())
 
         def whole() -> Estimate:
-            found, asked = self._made.answers.get((NEWEST, symbolic)) or newest()
-            self.spec.asked.update(asked)
+            found = _told(self.spec, self._made.answers.get((NEWEST, symbolic)) or newest())
             return self._spanning(self.spec, found, question)
 
         return self._made.answer(question, whole) if spans else self._made.answer((NEWEST, symbolic), newest)[0]
 
     def totals(self, changed: TrainingSpec) -> Estimate:
-        """Without components. Raises models.UnknownModel."""
-        return self._made.answer((TOTALS, _changes(self.spec, changed)), lambda: self._totals(changed))
+        """Under the newest releases alone. Raises models.UnknownModel."""
+        question = (TOTALS, _changes(self.spec, changed))
+        return _told(changed, self._made.answer(question, lambda: self._totals(changed)))
 
     def totals_within(self, changed: TrainingSpec, most_reserved_bytes: int) -> Estimate | None:
         """``totals(changed)``, None for a run that reserves more: which is seen as soon as it does. Raises
         models.UnknownModel."""
         from memlint.tape.allocator import ReservesMore
 
-        def make() -> Estimate | None:
+        def make() -> _Newest | None:
             try:
                 return self._totals(changed, most_reserved_bytes)
             except ReservesMore:
@@ -243,45 +262,77 @@ class Estimates:
 
         changes = _changes(self.spec, changed)
         found = self._made.answer((WITHIN, (changes, most_reserved_bytes)), make)
-        return None if found is None else self._made.answer((TOTALS, changes), lambda: found)
+        return None if found is None else _told(changed, self._made.answer((TOTALS, changes), lambda: found))
 
-    def _totals(self, changed: TrainingSpec, most_reserved_bytes: int | None = None) -> Estimate:
+    def _totals(self, changed: TrainingSpec, most_reserved_bytes: int | None = None) -> _Newest:
         made = self._made
         if (alike := made.alike(_changes(self.spec, changed))) is not None:
             return alike
-        same = made.recordings if _same_step(self.spec, changed) else None
-        if not same and made.asked is not None and _same_step(made.asked[0], changed):
-            same = [made.asked[1]]
+        recordings = [self._recorded(changed)]
         watched = changed.watched(made.read)
-        return self._estimate(watched, detailed=False, recordings=same, most_reserved_bytes=most_reserved_bytes)
+        found = self._estimate(watched, recordings=recordings, most_reserved_bytes=most_reserved_bytes)
+        return found, tuple(changed.asked.items())
 
     def whole(self, changed: TrainingSpec) -> Estimate:
-        """With components. Raises models.UnknownModel."""
+        """With all of its interval. Raises models.UnknownModel."""
         question = (WHOLE, _changes(self.spec, changed))
-        return self._made.answer(question, lambda: self._spanning(changed, self._estimate(changed), question))
+        return self._made.answer(question, lambda: self._spanning(changed, self.totals(changed), question))
+
+    def fitting(self, changed: TrainingSpec, budget_bytes: int) -> Estimate | None:
+        """``whole(changed)`` where all of its interval fits; None where it does not, which is seen as soon as a part of
+        it does not. Raises models.UnknownModel."""
+        made, changes = self._made, _changes(self.spec, changed)
+        question = (WHOLE, changes)
+
+        def make() -> Estimate | None:
+            try:
+                return self._spanning(changed, self.totals(changed), question, budget_bytes)
+            except _TakesMore:
+                return None
+
+        if question in made.answers:
+            whole = self.whole(changed)
+            return whole if whole.device_interval.high_bytes <= budget_bytes else None
+        found = made.answer((FITS, (changes, budget_bytes)), make)
+        return None if found is None else made.answer(question, lambda: found)
+
+    def _recorded(self, changed: TrainingSpec) -> Recording:
+        """The step of a run, which is there already where it is the same as this one's, or as that of the run that was
+        asked for last. Raises models.UnknownModel."""
+        made = self._made
+        if made.recordings and _same_step(self.spec, changed):
+            changed.asked.update(self.spec.asked)
+            return made.recordings[0]
+        if made.asked is None or not _same_step(made.asked[0], changed):
+            made.asked = changed, record(changed.watched(made.read), self._templates)
+        changed.asked.update(made.asked[0].asked)
+        return made.asked[1]
 
     def _estimate(self, spec: TrainingSpec, **options: Any) -> Estimate:
         return estimate_spec(spec, self.gpu, measurements=self.measurements, templates=self._templates, **options)
 
-    def _spanning(self, spec: TrainingSpec, found: Estimate, question: Question) -> Estimate:
-        """An estimate whose intervals hold those under the other releases that the run may be made with, too, where
-        half of the work that is left is enough for them. Which release it is does not matter to a measurement."""
+    def _spanning(
+        self, spec: TrainingSpec, found: Estimate, question: Question, most_bytes: int | None = None
+    ) -> Estimate:
+        """An estimate whose intervals hold what may be on the card besides, those under the other releases that the run
+        may be made with, where half of the work that is left is enough for them, and what shorter batches leave. Which
+        release it is does not matter to a measurement. Raises _TakesMore where that is seen to be more than
+        ``most_bytes``."""
         if self.measurements:
-            return found
+            return _at_most(found, most_bytes)
         from memlint import upper_ends
-
-        found = upper_ends.held(spec, self._over_lengths(spec, found))
         from memlint.plausible import is_counted
 
-        if not (spec.asked or "images_per_sample" in spec.facts or is_counted(spec)):
-            return found
-        try:
-            with work.limited(work.meter().left // 2):
-                return self._widened(spec, found)
-        except work.OutOfWork:
-            self._made.hurried(question)
-            note = ("releases", "newest", "what older ones take would be more work than is left")
-            return found._replace(assumptions=(*found.assumptions, note))
+        found = _at_most(upper_ends.held(spec, found), most_bytes)
+        if spec.asked or "images_per_sample" in spec.facts or is_counted(spec):
+            try:
+                with work.limited(work.meter().left // 2):
+                    found = _at_most(self._widened(spec, found, most_bytes), most_bytes)
+            except work.OutOfWork:
+                self._made.hurried(question)
+                note = ("releases", "newest", "what older ones take would be more work than is left")
+                found = found._replace(assumptions=(*found.assumptions, note))
+        return _at_most(self._over_lengths(spec, found), most_bytes)
 
     def _over_lengths(self, spec: TrainingSpec, found: Estimate) -> Estimate:
         """An estimate whose upper ends hold what shorter batches leave in the allocator, where batches differ in length
@@ -309,8 +360,7 @@ class Estimates:
                 conf = parse_conf(spec["allocator_conf"])
         if conf.expandable_segments:
             return None  # they grow, and leave nothing
-        own = self._made.recordings if spec is self.spec else ()
-        recording = own[0] if own else record(spec, self._templates)
+        recording = self._recorded(spec)
         if recording.framework != "torch":
             return None
         longest = whole_tape(recording)
@@ -323,7 +373,7 @@ class Estimates:
         beside = found.device_interval.high_bytes - found.reserved_interval.high_bytes
         return lengths.reserved(run, conf, parse_gpu(self.gpu)[0].usable_bytes - beside)
 
-    def _widened(self, spec: TrainingSpec, found: Estimate) -> Estimate:
+    def _widened(self, spec: TrainingSpec, found: Estimate, most_bytes: int | None) -> Estimate:
         from memlint import plausible
 
         others = []
@@ -334,7 +384,7 @@ class Estimates:
                 alone = candidate.spec.get("engine_share") == spec.get("engine_share")  # decides what is allocated
                 if not (alone and low <= allocated_bytes(candidate.spec, recording) <= high):  # else nothing is wider
                     other = estimate_spec(candidate.spec, self.gpu, detailed=False, recordings=[recording])
-                    others.append((candidate, other))
+                    others.append((candidate, _at_most(other, most_bytes)))
         found = found._replace(assumptions=(*found.assumptions, *plausible.assumed(spec)))
         return plausible.spanning(found, others)
 
@@ -343,16 +393,14 @@ class Estimates:
         made = self._made
 
         def make() -> int:
-            recording = record(changed.watched(made.read), self._templates)
-            made.asked = changed, recording
-            return allocated_bytes(changed, recording)
+            return allocated_bytes(changed, self._recorded(changed))
 
         return made.answer((ALLOCATED, _changes(self.spec, changed)), make)
 
     def states_bytes(self, changed: TrainingSpec) -> int:
         """Weights, gradients and optimizer states at the run's peak. Raises models.UnknownModel."""
         question = (STATES, _changes(self.spec, changed))
-        found = self._made.answer(question, lambda: self._estimate(changed))
+        found = self._made.answer(question, lambda: self.totals(changed))
         return sum(found.component_bytes(name) for name in _OF_STATES)
 
     def saved_bytes(self, changed: TrainingSpec) -> int:
@@ -417,9 +465,9 @@ def estimate_spec(
 ) -> Estimate:
     """The estimate of one run on a card ("" for none in particular). Raises models.UnknownModel.
 
-    Without ``detailed`` it has totals only: what a what-if needs. ``measurements`` of its config narrow it.
-    ``recordings``: the recording of this very step, or a place to leave it for later. ``templates``: those of runs with
-    other sizes. Raises ReservesMore for a run that reserves more than ``most_reserved_bytes``.
+    Without ``detailed`` it has no components, and nothing of what a compiler may make of it. ``measurements`` of its
+    config narrow it. ``recordings``: the recording of this very step, or a place to leave it for later. ``templates``:
+    those of runs with other sizes. Raises ReservesMore for a run that reserves more than ``most_reserved_bytes``.
     """
     from memlint import models
     from memlint.facts.spec import ASSUMED
@@ -429,9 +477,11 @@ def estimate_spec(
     if recordings:
         recording = recordings[0]
     else:
-        recording = models.record(spec, symbolic=symbolic, named=detailed, folded=True, templates=templates)
+        recording = models.record(spec, symbolic=symbolic, folded=True, templates=templates)
         if recordings is not None and not symbolic:
             recordings.append(recording)
+    if detailed:
+        recording = models.with_upper(recording, spec, folded=True, templates=templates)
     beside = spec.get("engine_beside")
     device = Device(
         version=str(spec.get("framework_version") or ""),
@@ -565,7 +615,7 @@ def record(spec: TrainingSpec, templates: Templates | None = None) -> Recording:
     """What totals are estimated from. Raises models.UnknownModel."""
     from memlint import models
 
-    return models.record(spec, named=False, folded=True, templates=templates)
+    return models.record(spec, folded=True, templates=templates)
 
 
 def allocated_bytes(spec: TrainingSpec, recording: Recording | None = None) -> int:

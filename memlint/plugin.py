@@ -135,7 +135,10 @@ class Run:
     within     (TrainingSpec, bytes) -> ``estimator``'s; None for one that reserves more, which is quicker to see
     packed     () -> what the run's reserved bytes cannot be less than, whatever the allocator's settings
     first_pass () -> most bytes live until the second micro-batch begins; 0 where there is none, or that is not known
-    whole      TrainingSpec -> the estimate with all that its interval is made of, where ``estimator`` gives totals
+    whole      TrainingSpec -> the estimate with all that its interval is made of, where ``estimator``'s is of the
+               newest releases alone
+    fitting    (TrainingSpec, bytes) -> ``whole``'s where all of its interval fits; None where it does not, which is
+               quicker to see
     again      edits -> this run as it is read from the texts with them; None where these cannot be read, or more is
                wrong with them than before
     details    whether anybody reads the fixes and notes of findings; those that a rule would have to make stay unmade
@@ -159,6 +162,7 @@ class Run:
         packed: Callable[[], int] | None = None,
         first_pass: Callable[[], int] | None = None,
         whole: Callable[[TrainingSpec], Estimate] | None = None,
+        fitting: Callable[[TrainingSpec, int], Estimate | None] | None = None,
         again: Callable[[Sequence[Edit]], TrainingSpec | None] | None = None,
         details: bool = True,
         partial: Partial | None = None,
@@ -179,7 +183,8 @@ class Run:
         self._within = within or (lambda changed, _: estimator(changed))
         self._packed = packed or (lambda: estimate.allocated_bytes if estimate else 0)
         self._first_pass = first_pass
-        self._whole = whole
+        self._whole = whole or estimator
+        self._fitting = fitting or self._whole_within
         self._again = again
         self._held: dict[Fix, Fix | None] = {}
         self._seen: dict[str, tuple[Any, int]] = {}  # fact -> a value tried alone, and the bytes saved with it
@@ -278,7 +283,7 @@ class Run:
     # -- what if
 
     def what_if(self, changes: Mapping[Name, Any] = NOTHING, /, **more: Unpack[Facts]) -> Estimate:
-        """The totals of this run with some facts changed (no components). Remembered: asking twice costs once."""
+        """This run with some facts changed, under the newest releases alone. Remembered: asking twice costs once."""
         changes = {**changes, **named_values(more)}
         key, spec = self._changed(changes)
         if key not in self._memo:
@@ -288,11 +293,6 @@ class Run:
                 self._seen[alone[0]] = (changes[alone[0]], found.saved_bytes)
         return self._memo[key]
 
-    def whole_if(self, changes: Mapping[Name, Any] = NOTHING, /, **more: Unpack[Facts]) -> Estimate:
-        """The estimate of this run with some facts changed, with its components and all of its interval. Not
-        remembered: for what :meth:`what_if` does not answer."""
-        return (self._whole or self._estimator)(self.spec.with_facts(changes, **more))
-
     def fits_if(self, changes: Mapping[Name, Any] = NOTHING, /, **more: Unpack[Facts]) -> bool:
         """Whether the run with some facts changed surely fits the budget: with all of its interval, as `check` of the
         changed config would say."""
@@ -300,7 +300,8 @@ class Run:
             return False  # whatever the allocator makes of it
         if self.what_if(changes, **more).verdict(self.budget_bytes) != FITS:
             return False
-        return self._whole is None or self.whole_if(changes, **more).verdict(self.budget_bytes) == FITS
+        _, spec = self._changed({**changes, **named_values(more)})
+        return self.budget_bytes is not None and self._fitting(spec, self.budget_bytes) is not None
 
     def allocated_if(self, changes: Mapping[Name, Any] = NOTHING, /, **more: Unpack[Facts]) -> int:
         """``what_if(...).allocated_bytes``, which takes half the time where nothing else is asked."""
@@ -321,14 +322,15 @@ class Run:
         where it does not, which is asked of what is live first. Raises UnknownModel."""
         if self.budget_bytes is None or self._allocated(spec) > self.budget_bytes:
             return None
-        if self._estimator(spec).verdict(self.budget_bytes) != FITS:
-            return None
-        whole = self.estimate_as(spec)
-        return whole if whole.verdict(self.budget_bytes) == FITS else None
+        return self._fitting(spec, self.budget_bytes)
 
     def estimate_as(self, spec: TrainingSpec) -> Estimate:
         """The estimate of this run with other facts, with all of its interval. Raises UnknownModel."""
-        return (self._whole or self._estimator)(spec)
+        return self._whole(spec)
+
+    def _whole_within(self, spec: TrainingSpec, budget_bytes: int) -> Estimate | None:
+        whole = self._whole(spec)
+        return whole if whole.verdict(budget_bytes) == FITS else None
 
     def allocated_as(self, spec: TrainingSpec) -> int:
         """``estimate_as(spec).allocated_bytes``, in half the time. Raises UnknownModel."""

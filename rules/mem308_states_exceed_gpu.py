@@ -56,7 +56,7 @@ class StatesExceedGpu(Rule):
             return
         # The step holds all three at once. Its temporaries are none of them: one fused kernel does without.
         apart = run.value("optimizer_implementation") in ("foreach", "loop")
-        step = run.whole_if(optimizer_implementation="fused") if apart else run.estimate
+        step = run.what_if(optimizer_implementation="fused") if apart else run.estimate
         total = step.phases.get("optimizer_step", 0)
         if total <= run.budget_bytes:
             return

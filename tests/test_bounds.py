@@ -32,7 +32,7 @@ def run_of(spec: TrainingSpec, budget_bytes: int) -> Run:
         spec,
         estimate_spec(spec),
         budget_bytes,
-        lambda changed: estimate_spec(changed, detailed=False),
+        lambda changed: estimate_spec(changed),
         spell_each,
         allocated=allocated_bytes,
     )
@@ -76,7 +76,7 @@ def test_what_a_change_cannot_save_is_not_simulated() -> None:
 
     def estimator(changed: TrainingSpec) -> Estimate:
         asked.append(changed)
-        return estimate_spec(changed, detailed=False)
+        return estimate_spec(changed)
 
     run = Run(spec, estimate_spec(spec), None, estimator, spell_each, allocated=allocated_bytes)
     assert run.saved_if({"micro_batch_size": 4 * spec["micro_batch_size"]}, 1 / 20) == 0
@@ -120,7 +120,7 @@ def test_a_batch_that_fits_is_found_without_simulating_those_that_cannot(
 
     def estimator(changed: TrainingSpec) -> Estimate:
         asked.append(changed["micro_batch_size"])
-        return estimate_spec(changed, detailed=False)
+        return estimate_spec(changed)
 
     def shrunk() -> dict[Name, Any]:
         asked.clear()
@@ -146,7 +146,7 @@ def test_settings_of_the_allocator_save_what_the_what_if_says_or_too_little(name
     run = Run(spec, estimates.own(), None, estimates.totals, spell_each, within=estimates.totals_within)
     assert run.estimate is not None
     saved = run.saved_if(EXPANDABLE, share)
-    plainly = run.estimate.device_bytes - estimate_spec(spec.with_facts(EXPANDABLE), detailed=False).device_bytes
+    plainly = run.estimate.device_bytes - estimate_spec(spec.with_facts(EXPANDABLE)).device_bytes
     assert saved == (plainly if plainly >= share * run.estimate.device_bytes else 0)
 
 

@@ -43,9 +43,9 @@ def test_the_totals_are_those_of_a_recording_of_its_own(monkeypatch: pytest.Monk
     recordings: list[Recording] = []
     base = estimate_spec(spec(), recordings=recordings)
     changed = spec().with_facts(allocator_conf="expandable_segments:True")
-    shared = estimate_spec(changed, detailed=False, recordings=recordings)
+    shared = estimate_spec(changed, recordings=recordings)
     assert calls == 1
-    assert shared == estimate_spec(changed, detailed=False)
+    assert shared == estimate_spec(changed)
     assert shared.reserved_bytes != base.reserved_bytes
 
 
@@ -78,7 +78,7 @@ def test_what_is_live_and_what_the_allocator_makes_of_it_take_one_recording(monk
         return record(*args, **options)
 
     changed = spec().with_facts(micro_batch_size=2)
-    expected = estimate_spec(changed, detailed=False)
+    expected = estimate_spec(changed)
     monkeypatch.setattr(models, "record", counted)
     estimates = Estimates(spec())
     assert estimates.allocated_bytes(changed) == expected.allocated_bytes
@@ -110,7 +110,7 @@ def test_a_run_that_is_read_again_is_recorded_where_something_differs_that_is_as
     own = spec().with_facts(ema=True, packing=True)  # rows of one length, whose step is recorded once
     other = own.read_as(own.with_facts(**changes))
     other.facts.pop(gone, None)
-    expected = estimate_spec(other, detailed=False)
+    expected = estimate_spec(other)
     monkeypatch.setattr(models, "record", counted)
     estimates = Estimates(own)
     estimates.own()

@@ -93,6 +93,7 @@ class Judge:
                 packed=lambda: estimates.packed_bytes(estimate) if estimate is not None else 0,
                 first_pass=estimates.first_pass_bytes,
                 whole=estimates.whole,
+                fitting=estimates.fitting,
                 partial=part,
                 again=lambda edits: self._edited(edits, spec, allowed),
                 details=asked.details,

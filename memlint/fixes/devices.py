@@ -19,13 +19,16 @@ def alone(run: Run) -> list[str]:
     said = [f'one device, as {why} (`--gpu "{_card(run)} x8"` does)']
     if run.fact("parallelism.strategy") is not None:
         return said
-    for count in SHARED:
-        shared: dict[Name, int | str] = {"parallelism.strategy": "zero", "parallelism.zero_stage": 3}
-        shared |= {"device_count": count, "world_size": count}
-        if run.fits_if(shared):
-            peak = format_bytes(run.what_if(shared).device_bytes)
-            return [*said, f"fits from {count} devices on, with all states shared (ZeRO 3): peak {peak} on each"]
-    return [*said, f"does not fit {SHARED[-1]} devices either, with all states shared (ZeRO 3)"]
+    if not run.fits_if(_shared(SHARED[-1])):
+        return [*said, f"does not fit {SHARED[-1]} devices either, with all states shared (ZeRO 3)"]
+    count = next(count for count in SHARED if run.fits_if(_shared(count)))
+    peak = format_bytes(run.what_if(_shared(count)).device_bytes)
+    return [*said, f"fits from {count} devices on, with all states shared (ZeRO 3): peak {peak} on each"]
+
+
+def _shared(count: int) -> dict[Name, int | str]:
+    sharding: dict[Name, int | str] = {"parallelism.strategy": "zero", "parallelism.zero_stage": 3}
+    return {**sharding, "device_count": count, "world_size": count}
 
 
 def _card(run: Run) -> str:

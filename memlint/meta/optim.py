@@ -201,7 +201,6 @@ class Muon(Optimizer):
     what it held until it is given the next (``_zeropower_via_newtonschulz``).
     """
 
-    by_name: ClassVar[bool] = True
     rounds: ClassVar[int] = 5
 
     def __init__(

@@ -103,7 +103,6 @@ class AdamMini(Optimizer):
     """``adam_mini`` 1.1.1: a first moment, and one second moment per head of queries and keys, per row of other
     matrices, and per vector. ``head_numbers``: the numbers of a head, W * W / heads."""
 
-    by_name: ClassVar[bool] = True
     heads_of: ClassVar[tuple[str, ...]] = ("k_proj", "q_proj", "wq", "wk", "query", "key")
     rows_of: ClassVar[tuple[str, ...]] = (
         *("embed", "embd", "wte", "lm_head", "output", "final_layer", "v_proj", "wv", "value"),
@@ -352,7 +351,6 @@ class Prodigy(Optimizer):
     """``prodigyopt`` 1.1.2: two moments, a sum, and the first values of what is not zero then, which the upper matrix
     of an adapter is; two passes over the parameters."""
 
-    by_name: ClassVar[bool] = True
     states: ClassVar[tuple[str, ...]] = ("sum of gradients", "first values", "first moment", "second moment")
 
     def _allocate(self, parameter: Tensor) -> None:
@@ -385,7 +383,6 @@ class Prodigy(Optimizer):
 class DAdaptAdam(Prodigy):
     """``dadaptation`` 3.2: the same without first values; the root of the first pass keeps its name."""
 
-    by_name: ClassVar[bool] = False
     states: ClassVar[tuple[str, ...]] = ("sum of gradients", "first moment", "second moment")
 
     def _step(self, parameters: list[Tensor]) -> None:

@@ -8,7 +8,7 @@ Registered by :func:`memlint.meta.optim.known`.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 from memlint.meta.optim_libraries import factored
 from memlint.meta.optim_narrow import AdamW8bit
@@ -56,8 +56,6 @@ class LowRank(Optimizer):
 
     Of an (m, n) gradient the shorter side becomes ``rank``: (m, r) where m >= n, else (r, n).
     """
-
-    by_name: ClassVar[bool] = True
 
     def __init__(
         self,

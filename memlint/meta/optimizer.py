@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar
 
 from memlint.meta.tape import Label
 from memlint.meta.tensor import Block, DType, Tensor, state
@@ -18,11 +17,8 @@ FUSED = "fused"
 class Optimizer:
     """``allocate_state`` is what the first step does, so that the recorded step is a steady one.
 
-    ``by_name``: what it does with a parameter depends on the parameter's name, which is then known in any recording.
     ``groups``: torch's param_groups; a step goes over one after the other. What none of them has is one more.
     """
-
-    by_name: ClassVar[bool] = False
 
     def __init__(
         self,

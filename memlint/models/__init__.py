@@ -14,8 +14,9 @@ if TYPE_CHECKING:
     from memlint.models.templates import Templates
 
 # architecture (TrainingSpec.architecture) -> module of this package: its `build(spec)` makes the System, or its
-# `record(spec, symbolic, named)` and `saved_bytes(spec)` run a training step that is not PyTorch's, and its
-# `record_folded(spec, symbolic, named)` writes what is done again and again no more often than needed, or is None
+# `record(spec, symbolic)` and `saved_bytes(spec)` run a training step that is not PyTorch's, its
+# `record_folded(spec, symbolic)` writes what is done again and again no more often than needed, or is None, and its
+# `upper(spec, folded)` is that step where its compiler's choices fall out least well
 ARCHITECTURES = {
     "uni3d_dp": "uni3d_dp",
     "diffusion_policy": "diffusion_policy",
@@ -85,13 +86,12 @@ class Recording(NamedTuple):
 def record(
     spec: TrainingSpec,
     symbolic: bool = False,
-    named: bool = True,
     folded: bool = False,
     templates: Templates | None = None,
 ) -> Recording:
-    """The tape of one steady training step of this run. With ``symbolic``, sizes keep their formulas; without
-    ``named``, storages do not know their modules; with ``folded``, equal layers of a deep model may be written once;
-    with ``templates``, runs that differ from earlier ones in sizes alone need not be recorded.
+    """The tape of one steady training step of this run. With ``symbolic``, sizes keep their formulas; with
+    ``folded``, equal layers of a deep model may be written once; with ``templates``, runs that differ from earlier ones
+    in sizes alone need not be recorded.
 
     Raises UnknownModel where the architecture, or a size it cannot do without, is unknown.
     """
@@ -99,25 +99,33 @@ def record(
     if hasattr(module, "record"):  # not PyTorch: the model brings its own training step
         alike: Recording | None = None
         if folded and hasattr(module, "record_folded"):
-            alike = module.record_folded(spec, symbolic, named)
-        recording: Recording = alike or module.record(spec, symbolic, named)
+            alike = module.record_folded(spec, symbolic)
+        recording: Recording = alike or module.record(spec, symbolic)
         return recording
-    made = _step(module, spec, symbolic, named, folded, templates)._replace(library=hasattr(module, "LIBRARY"))
-    if named and spec.get("compile", False) and hasattr(module, "uncompiled"):
-        upper = _step(module, module.uncompiled(spec), symbolic, named, folded, templates)
-        return made._replace(upper=upper.folded or upper.tape)
-    return made
+    return _step(module, spec, symbolic, folded, templates)._replace(library=hasattr(module, "LIBRARY"))
 
 
-def _step(
-    module: Any, spec: TrainingSpec, symbolic: bool, named: bool, folded: bool, templates: Templates | None
+def with_upper(
+    recording: Recording, spec: TrainingSpec, folded: bool = False, templates: Templates | None = None
 ) -> Recording:
+    """A recording of this run with what a compiler's choices may come to. Raises UnknownModel like :func:`record`."""
+    spec, module = spec.insisting(), _module(spec)
+    if recording.upper is not None:
+        return recording
+    if hasattr(module, "upper"):
+        return recording._replace(upper=module.upper(spec, folded))
+    if spec.get("compile", False) and hasattr(module, "uncompiled"):
+        return recording._replace(upper=_step(module, module.uncompiled(spec), False, folded, templates).whole)
+    return recording
+
+
+def _step(module: Any, spec: TrainingSpec, symbolic: bool, folded: bool, templates: Templates | None) -> Recording:
     from memlint.models.step import record_step
 
     def recorded(run: TrainingSpec) -> Recording:
-        return record_step(module.build, run, symbolic, named)
+        return record_step(module.build, run, symbolic)
 
-    what = module.__name__, named
+    what = (module.__name__,)
     if folded and hasattr(module, "stack"):
         from memlint.models import depth
 

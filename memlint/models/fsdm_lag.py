@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from memlint.facts.spec import HYPER, OVERRIDE, TrainingSpec
 from memlint.meta import jax_numpy as jnp
-from memlint.meta.fold import fold
+from memlint.meta.fold import Folded, fold
 from memlint.meta.jaxpr import PLAIN, Array, Program, checkpoint, repeat
 from memlint.meta.tape import Label, Tape
 from memlint.meta.tensor import DTYPES, DType, float32
@@ -366,22 +366,23 @@ def micro_batch_size(spec: TrainingSpec) -> int:
     return -(-spec["global_batch_size"] // spec.get("world_size", 1))  # type: ignore[no-any-return]
 
 
-def record(spec: TrainingSpec, symbolic: bool = False, named: bool = True) -> Recording:
-    """The step as XLA fuses it, and, for the high end of the interval, with every array of the jaxpr in memory."""
-    recording = _record(spec, symbolic, fuse=True)
-    return recording._replace(upper=_record(spec, False, fuse=False).tape) if named else recording
+def record(spec: TrainingSpec, symbolic: bool = False) -> Recording:
+    """The step as XLA fuses it."""
+    return _record(spec, symbolic, fuse=True)
 
 
-def record_folded(spec: TrainingSpec, symbolic: bool, named: bool) -> Recording | None:
+def upper(spec: TrainingSpec, folded: bool) -> Tape | Folded:
+    """For the high end of the interval, the step with every array of the jaxpr in memory."""
+    found = _record_folded(spec, fuse=False) if folded else None
+    return (found or _record(spec, False, fuse=False)).whole
+
+
+def record_folded(spec: TrainingSpec, symbolic: bool) -> Recording | None:
     """The recording of a step of many passes, which do all the same; None where it has to be recorded in full, as it
     has to be for formulas: these sum over storages, and of so many passes there are none."""
     if symbolic and spec["sample_size"] < WITHOUT_FORMULAS:
         return None
-    recording = _record_folded(spec, fuse=True)
-    if recording is None or not named:
-        return recording
-    upper = _record_folded(spec, fuse=False)
-    return None if upper is None else recording._replace(upper=upper.folded)
+    return _record_folded(spec, fuse=True)
 
 
 def _record_folded(spec: TrainingSpec, fuse: bool) -> Recording | None:

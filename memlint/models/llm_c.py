@@ -19,7 +19,7 @@ RECOMPUTES_GELU, RECOMPUTES_NORMS = 1, 2  # values of -r
 FUSED = "flash"
 
 
-def record(spec: TrainingSpec, symbolic: bool = False, named: bool = True) -> Recording:
+def record(spec: TrainingSpec, symbolic: bool = False) -> Recording:
     """A step of ``train_gpt2cu``. Raises UnknownModel where a size is not stated."""
     sizes = spec.get("decoder")
     if spec.unknown_reason or sizes is None:

@@ -17,7 +17,7 @@ PROFILE: Final = "profile"  # the fact that says where the recording is
 BESIDE_THE_TAPE = frozenset(("allocator_conf", "device_count", "world_size", "global_batch_size", PROFILE))
 
 
-def record(spec: TrainingSpec, symbolic: bool = False, named: bool = True) -> Recording:
+def record(spec: TrainingSpec, symbolic: bool = False) -> Recording:
     """The recorded step at this run's sizes. Raises UnknownModel where the recording says nothing about it."""
     profile, values = _sizes(spec)
     try:

@@ -47,18 +47,14 @@ def symbolic_spec(spec: TrainingSpec) -> TrainingSpec:
     return renamed
 
 
-def record_step(
-    build: Callable[[TrainingSpec], System], spec: TrainingSpec, symbolic: bool = False, named: bool = True
-) -> Recording:
+def record_step(build: Callable[[TrainingSpec], System], spec: TrainingSpec, symbolic: bool = False) -> Recording:
     """Record one steady step of the fullest rank: optimizer state exists already, gradients do not (``zero_grad`` made
     them None).
-
-    Without ``named`` the events are the same, but storages do not know their modules: enough for a total.
     """
     stages = split.candidates(spec)
     if len(stages) == 1:
-        return _record(build, spec, symbolic, named, stages[0])
-    return max((_record(build, spec, symbolic, named, stage) for stage in stages), key=_most)
+        return _record(build, spec, symbolic, stages[0])
+    return max((_record(build, spec, symbolic, stage) for stage in stages), key=_most)
 
 
 def _forget_temporaries(events: list[int], let_go: Sequence[int]) -> None:
@@ -95,9 +91,7 @@ def _of_release(spec: TrainingSpec, kind: type[Optimizer], options: dict[str, An
     return options
 
 
-def _record(
-    build: Callable[[TrainingSpec], System], spec: TrainingSpec, symbolic: bool, named: bool, stage: str
-) -> Recording:
+def _record(build: Callable[[TrainingSpec], System], spec: TrainingSpec, symbolic: bool, stage: str) -> Recording:
     stated = spec
     spec = split.shorten(spec)
     if symbolic:
@@ -107,15 +101,13 @@ def _record(
         system = split.split(spec, build(spec), stage)
         keep_outputs(spec, system, stage)
         kind = _optimizer(spec, system.optimizer)
-        if named or kind.by_name:
-            system.model.name()
+        system.model.name()
         run, counts = _spread_out(spec, system)
         ema = _copy_for_ema(system.ema, run)
         optimizer = _with_its_states(spec, kind, system, run)
         _generation(system, run)
         batch, loss, offload = _passes(system, run)
-        if named:
-            tape.titles = {module.path: module.title for module in system.model.modules() if module.title}
+        tape.titles = {module.path: module.title for module in system.model.modules() if module.title}
         if symbolic:
             tape.parameter_counts = _parameter_counts(system.model, *system.helpers)
         if system.after_backward is not None:

@@ -110,7 +110,7 @@ class Planner:
         def fits(batch: int) -> bool:
             """With the older releases that may be in use as well, whose interval is never narrower."""
             changed = spec.with_facts(micro_batch_size=batch)
-            return fits_newest(batch) and estimates.whole(changed).verdict(card.usable_bytes) == FITS
+            return fits_newest(batch) and estimates.fitting(changed, card.usable_bytes) is not None
 
         with work.limited(work.INVOCATION_STEPS), files.named([seen.run.path]), stated_model(seen.settings):
             one = estimates.own()

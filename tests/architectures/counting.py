@@ -22,7 +22,7 @@ def recorded(made: Decoder, implementation: str, **facts: Any) -> Recording:
         **facts,
     }
     named = {name: Fact(name, value) for name, value in stated.items()}
-    return record(TrainingSpec("test", None, None, named, "language_model"), named=False)  # type: ignore[arg-type]
+    return record(TrainingSpec("test", None, None, named, "language_model"))  # type: ignore[arg-type]
 
 
 def parameters(made: Decoder, implementation: str, **facts: Any) -> int:

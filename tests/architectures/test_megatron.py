@@ -120,12 +120,12 @@ SIZES = (
 def test_there_are_768_combinations_and_each_has_an_estimate() -> None:
     assert len(ALL) == 768
     for chosen in ALL:
-        assert record(spec_of(chosen), named=False).tape.sizes, chosen
+        assert record(spec_of(chosen)).tape.sizes, chosen
 
 
 @pytest.mark.parametrize("chosen", random.Random(7).sample(ALL, 100), ids=str)
 def test_the_weights_are_those_that_torch_counts(chosen: Switches) -> None:
-    assert record(spec_of(chosen), named=False).parameters == weights(chosen)
+    assert record(spec_of(chosen)).parameters == weights(chosen)
 
 
 def test_each_combination_that_a_command_line_can_state_is_the_one_that_it_states() -> None:
@@ -139,7 +139,7 @@ def test_each_combination_that_a_command_line_can_state_is_the_one_that_it_state
 @pytest.mark.parametrize("norm", [False, True], ids=["ALiBi", "ALiBi and a norm of embeddings, as BLOOM has it"])
 def test_a_norm_of_embeddings_is_there_where_it_is_asked_for(norm: bool) -> None:
     options = {**ALL[0].options, "positions": "alibi", "embedding_norm": norm}
-    made = record(spec_of(ALL[0]).with_facts(decoder=decoder(**options)), named=False)
-    plain = record(spec_of(ALL[0]), named=False).parameters - LENGTH * WIDTH  # which has learned positions
+    made = record(spec_of(ALL[0]).with_facts(decoder=decoder(**options)))
+    plain = record(spec_of(ALL[0])).parameters - LENGTH * WIDTH  # which has learned positions
     assert ALL[0].positions == "learned"
     assert made.parameters == plain + norm * 2 * WIDTH

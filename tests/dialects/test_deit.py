@@ -54,7 +54,7 @@ def test_a_job_of_submitit_says_its_devices() -> None:
 def test_a_model_has_as_many_parameters_as_are_known(model: str, parameters: int) -> None:
     from memlint.models import record
 
-    assert record(run_of(f"{MAIN} --model {model}"), named=False).parameters == parameters
+    assert record(run_of(f"{MAIN} --model {model}")).parameters == parameters
 
 
 @pytest.mark.parametrize(

@@ -64,7 +64,7 @@ def test_the_largest_has_as_many_as_its_program_prints() -> None:
 def parameters(command: str) -> int:
     from memlint.models import record
 
-    return record(run_of(command), named=False).parameters - AUTOENCODER
+    return record(run_of(command)).parameters - AUTOENCODER
 
 
 @pytest.mark.parametrize(

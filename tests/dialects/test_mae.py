@@ -53,7 +53,7 @@ def test_a_model_has_as_many_parameters_as_are_known(model: str, parameters: int
     from memlint.models import record
 
     command = PRETRAIN if model.startswith("mae") else FINE
-    assert record(run_of(f"{command} --model {model}"), named=False).parameters == parameters
+    assert record(run_of(f"{command} --model {model}")).parameters == parameters
 
 
 @pytest.mark.parametrize(

@@ -181,11 +181,11 @@ def test_a_proposal_network_takes_what_was_published(tmp_path: Path) -> None:
 
 
 def test_the_halves_of_a_detector_have_its_parameters(tmp_path: Path) -> None:
-    whole = record(detector(tmp_path), named=False)
+    whole = record(detector(tmp_path))
     text = DETECTOR.replace("{transform}", FIT)
     first = _between(text.replace("FasterRCNN", "RPN"), "roi_head=", "train_cfg=")
     second = _between(text.replace("FasterRCNN", "FastRCNN"), "rpn_head=", "roi_head=")
-    halves = [record(run(written(tmp_path, "half.py", half)), named=False) for half in (first, second)]
+    halves = [record(run(written(tmp_path, "half.py", half))) for half in (first, second)]
     body = 23_508_032 + 3_344_384  # torchvision's ResNet-50 without its last layer, and the pyramid of 256
     assert sum(half.parameters for half in halves) - whole.parameters == body
     assert all(half.tape.saved_bytes < whole.tape.saved_bytes for half in halves)
@@ -240,7 +240,7 @@ def test_further_maps_are_made_of_what_an_older_argument_says(tmp_path: Path) ->
     """``extra_convs_on_inputs=False`` is ``add_extra_convs="on_output"`` (mmdet 2.11, ``necks/fpn.py``)."""
     whole = "num_outs=5)"
     ways = "add_extra_convs=True, extra_convs_on_inputs=False", "add_extra_convs='on_output'", "add_extra_convs=True"
-    counts = [record(detector(tmp_path, (whole, f"{way}, {whole}")), named=False).parameters for way in ways]
+    counts = [record(detector(tmp_path, (whole, f"{way}, {whole}"))).parameters for way in ways]
     assert counts[0] == counts[1]
     assert counts[2] - counts[0] == 9 * 256 * (2048 - 256)
 
@@ -251,7 +251,7 @@ def test_what_takes_regions_out_of_a_map_keeps_what_its_operator_keeps(tmp_path:
     kept = {}
     for name, layer in (("mean", ""), ("index", "RoIPool"), ("place", "RoIAlign', pool_mode='max")):
         spec = detector(tmp_path, ("type='RoIAlign", f"type='{layer or 'RoIAlign'}"))
-        kept[name] = record(spec, named=False).tape.saved_bytes
+        kept[name] = record(spec).tape.saved_bytes
     numbers = 2 * 512 * 256 * 7 * 7
     assert kept["index"] - kept["mean"] == 4 * numbers
     assert kept["place"] - kept["mean"] == 8 * numbers
@@ -260,7 +260,7 @@ def test_what_takes_regions_out_of_a_map_keeps_what_its_operator_keeps(tmp_path:
 @pytest.mark.parametrize("kind", ["DeformRoIPoolPack", "ModulatedDeformRoIPoolPack"])
 def test_an_operator_with_layers_of_its_own_is_not_known(kind: str, tmp_path: Path) -> None:
     with pytest.raises(UnknownModel, match=f"^model.roi_head.bbox_roi_extractor.roi_layer.type {kind} is an operator"):
-        record(detector(tmp_path, ("type='RoIAlign'", f"type='{kind}'")), named=False)
+        record(detector(tmp_path, ("type='RoIAlign'", f"type='{kind}'")))
 
 
 def test_the_batch_of_mmdet_s_first_releases(tmp_path: Path) -> None:

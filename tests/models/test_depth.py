@@ -182,13 +182,13 @@ def test_a_deep_model_is_the_sum_of_its_layers(spec: TrainingSpec, monkeypatch: 
     assert short._replace(tape=whole.tape, folded=None, upper=None) == whole._replace(upper=None)
     assert pieces.packed_bytes(short.folded) == packed_bytes(whole.tape)
 
-    estimate, totals, allocated = estimate_spec(spec), estimate_spec(spec, detailed=False), allocated_bytes(spec)
+    estimate, totals, allocated = estimate_spec(spec), estimate_spec(spec), allocated_bytes(spec)
     assert record(spec, symbolic=True, folded=True).folded is not None
     formulas = estimate_spec(spec, symbolic=True)
     monkeypatch.setattr(depth, "WORTHWHILE", 10**6)
     assert estimate == estimate_spec(spec)
     assert formulas == estimate_spec(spec, symbolic=True)
-    assert totals == estimate_spec(spec, detailed=False)
+    assert totals == estimate_spec(spec)
     assert allocated == estimate.allocated_bytes
 
 

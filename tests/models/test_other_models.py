@@ -120,12 +120,12 @@ def ablation(run: Published, **facts: Any) -> TrainingSpec:
 @pytest.mark.parametrize("run", ABLATION.values(), ids=ABLATION)
 def test_the_published_ablation_of_bert_large_is_met_within_four_percent(run: Published) -> None:
     spec = ablation(run, framework_version="1.10", transformers_version="4.17")
-    estimate = estimate_spec(spec, detailed=False)
+    estimate = estimate_spec(spec)
     assert estimate.reserved_bytes / MIB + CONTEXT_MIB == pytest.approx(run.mib, rel=0.04)
 
 
 def allocated(**facts: Any) -> int:
-    return estimate_spec(ablation(ABLATION["vanilla"], **facts), detailed=False).allocated_bytes
+    return estimate_spec(ablation(ABLATION["vanilla"], **facts)).allocated_bytes
 
 
 def test_before_torch_2_gradients_of_zero_stay_through_the_forward_pass() -> None:
@@ -200,7 +200,7 @@ def test_llava_without_images_trains_its_decoder_alone() -> None:
     alone = spec_of(hyperparameters__config=text, **facts)
     beside = record(seeing).parameters - record(alone).parameters
     assert 300e6 < beside < 330e6  # CLIP's tower and the projector
-    seen, plain = (estimate_spec(spec, detailed=False) for spec in (seeing, alone))
+    seen, plain = (estimate_spec(spec) for spec in (seeing, alone))
     assert seen.allocated_bytes - plain.allocated_bytes == pytest.approx(4 * beside, rel=1e-3)
 
 

@@ -81,7 +81,7 @@ def recorded(spec: TrainingSpec, templates: Templates | None) -> tuple[Any, Any,
     if templates is not None:
         templates.begin()
     try:
-        made = content(models.record(spec, named=False, folded=True, templates=templates))
+        made = content(models.record(spec, folded=True, templates=templates))
         return made, models.saved_bytes(spec, templates), spec.asked
     except UnknownModel as error:
         return str(error), None, spec.asked
@@ -131,7 +131,7 @@ def lora(changes: Mapping[Name, Any]) -> TrainingSpec:
 def step_of(spec: TrainingSpec, templates: Templates) -> Recording:
     """Of another config."""
     templates.begin()
-    return models.record(spec, named=False, folded=True, templates=templates)
+    return models.record(spec, folded=True, templates=templates)
 
 
 def test_many_sizes_take_two_recordings_of_each_depth(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -229,7 +229,7 @@ def test_an_estimate_with_templates_is_the_one_without_them() -> None:
         templates.begin()
         estimates = Estimates(lora({"micro_batch_size": batch}), templates=templates)
         changed = lora({"micro_batch_size": batch}).with_facts(sequence_length=512)
-        assert estimates.totals(changed) == estimate_spec(changed, detailed=False)
+        assert estimates.totals(changed) == estimate_spec(changed)
         assert estimates.own() == Estimates(lora({"micro_batch_size": batch})).own()
 
 

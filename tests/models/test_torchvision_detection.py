@@ -35,7 +35,7 @@ def run_of(options: str, program: str = PROGRAM) -> TrainingSpec:
 )
 def test_a_detector_has_the_parameters_of_the_published_weights(model: str, dataset: str, parameters: int) -> None:
     spec = run_of(f"--model {model} --dataset {dataset} {TRAINED}")
-    assert models.record(spec, named=False).parameters == parameters
+    assert models.record(spec).parameters == parameters
 
 
 # The library's own forward pass on the host (torchvision 0.28, torch 2.13), storage by storage: MiB that are alive at
@@ -60,7 +60,7 @@ def test_a_step_takes_what_the_library_s_own_takes(
     monkeypatch.setattr(torchvision_detection, "POSITIVE", 16)
     spec = run_of(f"--model {model} --dataset {dataset} {TRAINED}")
     spec = spec.with_facts(**{"image_size": [320, 448], "hyperparameters.boxes": 93})
-    phases, alive = walk(models.record(spec, named=False).tape)
+    phases, alive = walk(models.record(spec).tape)
     assert (alive - phases["setup"]) / MIB == pytest.approx(held, rel=0.02)
     most = max(phases["forward"], phases["backward"]) - phases["setup"]
     assert most / MIB == pytest.approx(peak, rel=0.05)
@@ -70,7 +70,7 @@ def test_a_backbone_that_starts_from_nothing_trains_whole() -> None:
     """Of both its norms train, or are buffers."""
     trained, own = (run_of(f"--model fasterrcnn_resnet50_fpn {options}") for options in (TRAINED, ""))
     assert (trained["hyperparameters.trained_layers"], own["hyperparameters.trained_layers"]) == (3, 5)
-    frozen, free = (models.record(spec, named=False) for spec in (trained, own))
+    frozen, free = (models.record(spec) for spec in (trained, own))
     assert frozen.trainable_parameters < frozen.parameters
     assert free.trainable_parameters == free.parameters
     assert free.parameters - frozen.parameters == 53_120  # weights and biases of a ResNet-50's norms

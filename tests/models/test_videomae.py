@@ -49,7 +49,7 @@ POSITIONS = 1568 * (384 + 192) * 4
     ],
 )
 def test_a_step_takes_what_the_repository_s_own_takes(command: str, truth: tuple[int, ...]) -> None:
-    made = record(run_of(command), named=False)
+    made = record(run_of(command))
     phases, held = walk(made.tape)
     parameters, peak, truly_held, saved = truth
     assert made.parameters == parameters

@@ -53,7 +53,7 @@ def test_a_net_has_the_parameters_that_the_library_counts(tmp_path: Path, net: s
     else:
         spec = spec_of(tmp_path, f"yolo train model={name} data={data} imgsz=64 batch=1\n", "run.sh")
     assert spec.unknown_reason == ""
-    assert models.record(spec, named=False).parameters == count
+    assert models.record(spec).parameters == count
 
 
 def forward(spec: TrainingSpec) -> tuple[float, float]:

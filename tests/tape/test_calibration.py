@@ -249,7 +249,7 @@ def test_the_interval_always_holds_the_prediction_and_the_measurement(
         context_bytes=context,
         library_workspace_bytes=workspace,
     )
-    found = estimate_spec(spec, "h200-141gb", detailed=False, measurements=[entry])
+    found = estimate_spec(spec, "h200-141gb", measurements=[entry])
     for interval, predicted, seen in (
         (found.allocated_interval, found.allocated_bytes, allocated),
         (found.reserved_interval, found.reserved_bytes, reserved),

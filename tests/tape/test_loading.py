@@ -162,7 +162,7 @@ def test_deep_models_are_as_if_each_layer_were_written_down(layers: int) -> None
     config: dict[str, Any] = {**run()["hyperparameters.config"], **wide, "num_hidden_layers": layers}
     whole = {"parallelism.zero_stage": 3, "parallelism.loaded_whole": True, "checkpointing": "full"}
     spec = run(config, **{**ZERO, **whole})
-    deep = record(spec, named=False, folded=True)
+    deep = record(spec, folded=True)
     whole = record_step(language.build, spec)
     assert deep.loading is not None
     assert whole.loading is not None

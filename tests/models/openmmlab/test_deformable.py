@@ -37,7 +37,7 @@ def test_each_window_has_places_and_weights_of_its_own(kind: str, numbers: int) 
 def saved(**options: Any) -> int:
     """Bytes that a step over two images of 128 x 128 keeps."""
     model = segmentor(resnet(**options), head("FCNHead", in_channels=2048, channels=16, in_index=3))
-    return record(run_of(Case(model, size=(128, 128))), named=False).tape.saved_bytes
+    return record(run_of(Case(model, size=(128, 128)))).tape.saved_bytes
 
 
 # Places of an image's maps, of the blocks whose 3x3 convolutions are deformable: halved by the first one of a stage.

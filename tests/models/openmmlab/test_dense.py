@@ -85,7 +85,7 @@ def test_a_head_takes_what_the_library_s_own_takes(
     kind: str, head: dict[str, Any], boxes: int, dtype: str, truth: tuple[int, ...]
 ) -> None:
     """What is left is of the places that have an object, of which the model keeps less than the library."""
-    made = record(small(kind, boxes, dtype, **head), named=False)
+    made = record(small(kind, boxes, dtype, **head))
     phases, held = walk(made.tape)
     parameters, kept, saved, forward, backward = truth
     assert made.parameters == parameters

@@ -37,7 +37,7 @@ def run_of(case: Case, **options: str) -> TrainingSpec:
 
 @pytest.mark.parametrize("name", CASES)
 def test_a_model_takes_the_memory_that_the_library_s_own_takes(name: str) -> None:
-    made = record(run_of(CASES[name]), named=False)
+    made = record(run_of(CASES[name]))
     phases, held = walk(made.tape)
     truth = TRACES[name]
     assert made.parameters == truth.parameters
@@ -95,7 +95,7 @@ def test_a_card_without_tf32_takes_workspaces_for_its_convolutions() -> None:
     peaks = {}
     for capability in ("7.0", "8.0"):
         spec = run_of(case).with_facts(compute_capability=capability)
-        phases, _ = walk(record(spec, named=False).tape)
+        phases, _ = walk(record(spec).tape)
         peaks[capability] = phases["backward"]
     tiles = case.batch * 64 // 4 * 96 // 4
     workspace = 36 * 4 * (tiles * (4096 + 512) + 4096 * 512)
@@ -113,7 +113,7 @@ def test_gradients_of_mmcv_s_runs_outlive_the_step() -> None:
     for name, text in (("mmengine", new), ("mmcv", old)):
         (spec,) = registry.specs(load("config.py", text))
         assert spec["hyperparameters.dialect"] == name
-        held[name] = walk(record(spec, named=False).tape)[1]
+        held[name] = walk(record(spec).tape)[1]
     parameters, labels = TRACES["PSPNet, ResNet-50"].parameters, 8 * case.batch * 512 * 768
     of_both_heads = 2 * labels  # put together from one sample's each, in mmengine's dialect
     assert held["mmcv"] - held["mmengine"] == pytest.approx(4 * parameters - of_both_heads, rel=1e-3)
@@ -139,7 +139,7 @@ def test_segformer_of_its_authors(kind: str, widths: list[int], autocast: str, t
         decoder_params={"embed_dim": 256},
     )
     case = Case(segmentor({"type": kind, "style": "pytorch"}, decoder), autocast=autocast, size=(512, 512))
-    made = record(run_of(case), named=False)
+    made = record(run_of(case))
     phases, held = walk(made.tape)
     parameters, peak, truly_held, saved = truth
     assert made.parameters == parameters
@@ -169,7 +169,7 @@ def test_swin_of_its_authors(
 ) -> None:
     backbone = {"type": "SwinTransformer", "embed_dim": 96, "depths": [2, 2, 2, 2], **options}
     case = Case(segmentor(backbone, head("UPerHead", **SWIN_MAPS, channels=64)), size=size, autocast=autocast)
-    made = record(run_of(case), named=False)
+    made = record(run_of(case))
     phases, held = walk(made.tape)
     parameters, peak, kept, saved = truth
     assert made.parameters == parameters

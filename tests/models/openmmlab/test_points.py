@@ -116,7 +116,7 @@ def system(config: Config) -> System:
 @pytest.mark.parametrize("name", CASES)
 def test_a_model_takes_the_memory_that_the_library_s_own_takes(name: str) -> None:
     (spec,) = registry.specs(load("config.py", OWN))
-    made = record_step(lambda _: system(CASES[name]), spec, named=False)
+    made = record_step(lambda _: system(CASES[name]), spec)
     phases, alive = walk(made.tape)
     truth = TRACES[name]
     assert made.parameters == truth.parameters

@@ -46,7 +46,7 @@ def run_of(case: Case) -> TrainingSpec:
 
 @pytest.mark.parametrize("name", CASES)
 def test_a_recognizer_takes_the_memory_that_the_library_s_own_takes(name: str) -> None:
-    made = record(run_of(CASES[name]), named=False)
+    made = record(run_of(CASES[name]))
     phases, held = walk(made.tape)
     truth = TRACES[name]
     assert made.parameters == truth.parameters
@@ -79,5 +79,5 @@ PUBLISHED = {
 def test_a_net_has_as_many_parameters_as_its_metafile_says(name: str, classes: int) -> None:
     case = CASES[name]
     model = {**case.model, "cls_head": {**case.model["cls_head"], "num_classes": classes}}
-    made = record(run_of(case._replace(model=model)), named=False)
+    made = record(run_of(case._replace(model=model)))
     assert made.parameters == PUBLISHED[name, classes][1]
