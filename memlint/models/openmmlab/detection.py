@@ -185,11 +185,16 @@ class AnchorHead(Module):
         return [self._of_scores(scores), self._of_boxes(deltas)]
 
     def _of_scores(self, scores: Tensor) -> Tensor:
-        """Logits of each anchor and class; the loss of each, with a weight."""
+        """Logits of each anchor and class; the loss of each, with a weight.
+
+        A focal loss takes labels as they are and one weight of an anchor (``losses/focal_loss.py``: ``weight.view(-1, 1)``,
+        in mmdet 2.0 to 3.3 alike); one by cross entropy makes both of each class (``_expand_onehot_labels``).
+        """
         rows = F.reshape(F.permute(scores, 0, 2, 3, 1), -1, self.classes)
+        if self.focal:
+            return F.sum(focal_loss(rows) * empty((rows.shape[0], 1)))
         wanted, weight = empty(rows.shape), empty(rows.shape)
-        loss = focal_loss(rows) if self.focal else F.mse_loss(rows, wanted, reduction="none")
-        return F.sum(loss * weight)
+        return F.sum(F.mse_loss(rows, wanted, reduction="none") * weight)
 
     def _of_boxes(self, deltas: Tensor) -> Tensor:
         """``L1Loss``: the distance to what is wanted, with a weight."""

@@ -13,9 +13,10 @@ from memlint.check import check_paths
 from memlint.dialects import registry
 from memlint.documents.load import load
 from memlint.meta.tape import Tape
-from memlint.meta.tensor import recording
+from memlint.meta.tensor import empty, recording
 from memlint.models import record
 from memlint.models.openmmlab.dense_heads import nearest
+from memlint.models.openmmlab.detection import AnchorHead
 from memlint.settings import Settings
 from tests.differential.training import walk
 
@@ -93,6 +94,25 @@ def test_a_head_takes_what_the_library_s_own_takes(
     assert held == pytest.approx(kept, rel=2e-3)
     assert phases["forward"] == pytest.approx(forward, rel=5e-3)
     assert phases["backward"] == pytest.approx(backward, rel=7e-3)
+
+
+@pytest.mark.parametrize(
+    ("loss", "beside"),
+    [
+        pytest.param("FocalLoss", 4, id="one weight of an anchor, as mmdet's focal loss takes it"),
+        pytest.param("CrossEntropyLoss", 2 * 80 * 4, id="labels and weights of each class, as cross entropy makes them"),
+    ],
+)
+def test_a_loss_over_anchors_keeps_its_logits_and(loss: str, beside: int) -> None:
+    """mmdet 2.0 to 3.3, ``losses/focal_loss.py`` (``weight.view(-1, 1)``) and ``cross_entropy_loss.py``."""
+    head = AnchorHead(80, 256, anchor_generator=ANCHORS, loss_cls={"type": loss, "use_sigmoid": True})
+    with recording() as tape:
+        scores = empty((2, 80, 20, 15))
+        scores.requires_grad = True
+        loss_of_all = head._of_scores(scores)
+        alive = sum(tape.sizes[event] if event >= 0 else -tape.sizes[~event] for event in tape.events)
+    assert loss_of_all.requires_grad
+    assert alive == pytest.approx(600 * (2 * 80 * 4 + beside), rel=1e-3)  # scores as they came, and in rows
 
 
 def test_one_more_object_takes_what_its_distances_take_of_each_anchor() -> None:
