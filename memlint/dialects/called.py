@@ -11,12 +11,13 @@ import re
 
 from memlint import work
 from memlint.dialects import companions
-from memlint.documents.node import Call, Document
+from memlint.documents.node import Call, Command, Document, Unresolved
 
 MAX_DEPTH = 3  # scripts that call scripts
 MAX_SCRIPTS = 64  # of one script's, and theirs
 SHARE = 4
 _ARGUMENT = re.compile(r"\$(?:[1-9@*#]|\{[1-9@*#])")
+_CONFIG = re.compile(r"-{1,2}(?:cfg|config)(?:[-_](?:name|file|path))?")
 
 
 def documents(document: Document) -> list[Document]:
@@ -60,6 +61,21 @@ def as_called(call: Call, caller: Document, path: str, text: str) -> Document:
 def asks(text: str) -> bool:
     """Whether a script looks at its arguments."""
     return _ARGUMENT.search(text) is not None
+
+
+def is_told_its_config(command: Command) -> bool:
+    """Whether the config that a command starts is an argument of the script that it stands in: ``train.py $1``."""
+    from memlint.documents.shell.expansion import ARGUMENT
+
+    option = ""
+    for at, word in enumerate(command.words):
+        stated = list(word.value.items()) if isinstance(word.value, dict) else [(option, word)]
+        for name, node in stated:
+            if (_CONFIG.fullmatch(str(name)) or at == 0) and isinstance(node.value, Unresolved):
+                if node.value.reason.startswith(ARGUMENT):
+                    return True
+        option = word.value if isinstance(word.value, str) else ""
+    return False
 
 
 def _tells(call: Call, text: str) -> bool:

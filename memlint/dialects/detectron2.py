@@ -139,7 +139,8 @@ _SILENT = re.compile(
 )
 # What the numbers of a key have to be, by how the key ends.
 _NUMBERS: dict[str, sizes.Kind] = {
-    **dict.fromkeys((".NUM_CONV", ".NUM_CONVS", ".NUM_FC", ".FREEZE_AT"), sizes.LAYER),
+    **dict.fromkeys((".NUM_CONV", ".NUM_CONVS", ".NUM_FC"), sizes.LAYER),
+    **dict.fromkeys((".FREEZE_AT",), sizes.DISTANCE),  # layers below it: -1 is as 0
     **dict.fromkeys((".BATCH_SIZE_PER_IMAGE", ".PRE_NMS_TOPK_TRAIN", ".POST_NMS_TOPK_TRAIN"), sizes.ROWS),
     **dict.fromkeys((".POSITIVE_FRACTION",), sizes.CHANCE),
     **dict.fromkeys((".POOLER_RESOLUTION", ".NUM_GROUPS", ".NUM_KEYPOINTS", ".COMMON_STRIDE"), sizes.PARTS),

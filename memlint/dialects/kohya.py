@@ -476,6 +476,8 @@ def _network(spec: TrainingSpec, script: Script, source: str) -> str:
         return ""
     if "lora.r" not in spec:
         _put(spec, "lora.r", 4, source, "network_dim")
+    if spec["lora.r"] > MAX_RANK:  # LyCORIS takes 100000 for "in full", of whose adapters nothing is known
+        return f"network_dim {spec['lora.r']:,}: adapters of such a rank are not known"
     words = _words(spec, "network_args")
     if words is None:
         return "network_args is not known"

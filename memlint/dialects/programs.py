@@ -33,7 +33,7 @@ ELSE = frozenset(
             "plot",
         ),
         *("validate", "validator", "verify", "inspect", "inventory", "filter", "audit", "analyze", "compare", "stats"),
-        *("report", "estimate"),
+        *("report", "estimate", "onnx", "onnxruntime", "tensorrt"),
     )
 )
 TRAINS = frozenset(
@@ -42,8 +42,8 @@ TRAINS = frozenset(
         *("fine", "tune", "tuning"),
     )
 )
-# Words that say nothing beside the name of a method: a demo of GRPO trains.
-SHOWS = frozenset(("app", "benchmark", "benchmarks", "demo"))
+# Words that say nothing beside the name of a method: a demo of GRPO trains, and so does a test of it.
+SHOWS = frozenset(("app", "benchmark", "benchmarks", "demo", "test"))
 _LESSONS = frozenset(
     ("sft", "dpo", "ipo", "kto", "orpo", "simpo", "cpo", "grpo", "ppo", "rloo", "rlhf", "gkd", "distillation")
 )

@@ -166,6 +166,8 @@ def started(document: Document, command: Command, overrides: Sequence[str], name
     family, match = _with_its_script(*best, command)
     if _is_a_guess(family) and not _may_train(command, match.document):
         return None
+    if family.family == PROGRAM and called.is_told_its_config(command):  # who calls the script states the run
+        return None
     match = match._replace(missing=(*match.missing, *_cut_short(command)))
     return family.spec(_overridden(match, overrides), name)
 

@@ -17,7 +17,7 @@ from memlint.architectures.yolo import CLASSIFY, DETECT, OBJECTS, OBJECTS_OF_MOS
 from memlint.dialects import key_facts, sharing
 from memlint.dialects.accelerate import truth
 from memlint.dialects.stated import gap, put
-from memlint.documents.node import Node
+from memlint.documents.node import Document, Node
 from memlint.facts.spec import ASSUMED, HYPER, Fact, Name, TrainingSpec, UnknownModel
 
 ARCHITECTURE = "yolo"
@@ -61,6 +61,12 @@ _OTHERWISE: dict[str, tuple[tuple[Any, ...], str]] = {
     "mask_ratio": ((None, 4), "masks of another size than the prototypes'"),
     "overlap_mask": ((None, True), "masks that are apart"),
 }
+
+
+def recognise(document: Document, root: Node) -> bool:
+    """A file of settings that leaves both net and data to whoever starts a run (the library's own ``cfg/default.yaml``,
+    and copies of it) is none."""
+    return any((node := root.get(key)) is None or node.value is not None for key in ("model", "data"))
 
 
 def complete(spec: TrainingSpec) -> TrainingSpec:

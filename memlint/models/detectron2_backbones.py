@@ -152,7 +152,7 @@ class ResNet(Module):
             inputs, stride = s["MODEL.RESNETS.RES2_OUT_CHANNELS"] << (number - 2), stride * step
             self.channels[f"res{number}"], self.strides[f"res{number}"] = inputs, stride
         parts: list[Module] = [self.stem, *self.stages]
-        for part in parts[:frozen]:
+        for part in parts[: max(frozen, 0)]:
             part.freeze()
 
     def forward(self, x: Tensor) -> Maps:

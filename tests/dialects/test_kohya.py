@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from memlint.architectures.sd_scripts import MODELS, SCRIPTS, largest_bucket
+from memlint.check import check_paths
 from memlint.dialects import registry
 from memlint.documents.load import load
 from memlint.facts.spec import HYPER, TrainingSpec
@@ -149,6 +150,20 @@ batch_size = 8
     )
     spec = read(f"train_network.py {LORA} --dataset_config data.toml", tmp_path)
     assert (spec["micro_batch_size"], spec["image_size"]) == (3, [640, 768])
+
+
+def test_what_lists_data_sets_is_no_run(tmp_path: Path) -> None:
+    (tmp_path / "data.toml").write_text(
+        """[general]
+resolution = 512
+[[datasets]]
+batch_size = 2
+[[datasets.subsets]]
+image_dir = "images"
+""",
+        encoding="utf-8",
+    )
+    assert check_paths([str(tmp_path)]).runs == ()
 
 
 def test_a_bucket_has_at_most_as_many_pixels_as_the_resolution() -> None:

@@ -7,10 +7,12 @@ called with 63 presets and test configs of the three tabs that it has, and ``opt
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from memlint.check import check_paths
 from memlint.dialects import kohya_gui, registry, spelling
 from memlint.documents.load import load
 from memlint.facts.spec import HYPER, TrainingSpec
@@ -194,3 +196,13 @@ def test_numbers_that_nobody_means_are_no_failure(number: str) -> None:
     for key in ("max_resolution", "max_data_loader_n_workers", "conv_dim", "vae_batch_size", "network_dim"):
         read({**LORA, "LoRA_type": "Kohya LoCon", key: number})
     read({**LORA, "additional_parameters": f"--train_batch_size {number}"})
+
+
+def test_a_preset_of_lycoris_in_full_has_no_findings_against_it(tmp_path: Path) -> None:
+    """LyCORIS takes a rank beyond a layer's sizes for the whole of it (``lokr.py``: full_matrix), and 100000 is what its
+    documents say for that."""
+    preset = {**LORA, "LoRA_type": "LyCORIS/LoKr", "network_dim": 100000}
+    (tmp_path / "preset.json").write_text(json.dumps(preset), encoding="utf-8")
+    (found,) = check_paths([str(tmp_path / "preset.json")]).runs
+    assert found.unknown == "no estimate: the adapters of lycoris.kohya are not known"
+    assert {finding.code for finding in found.findings} & {"MEM008", "MEM805"} == set()

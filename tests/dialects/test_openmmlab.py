@@ -413,6 +413,24 @@ def test_a_command_that_names_a_config_is_its_run(
     assert found.architecture == "openmmlab", found.unknown_reason
 
 
+@pytest.mark.parametrize(
+    "command",
+    [
+        pytest.param('python $(dirname "$0")/train.py $1 --launcher pytorch ${@:3}', id="by position"),
+        pytest.param("srun python -u train.py ${CONFIG} --work-dir=$2", id="through a variable"),
+        pytest.param("python train.py --config-name=$1.yaml training.seed=$2", id="as an option"),
+        pytest.param("python train.py --config $1", id="as an option's next word"),
+    ],
+)
+def test_a_launcher_that_is_told_its_config_is_no_run(command: str, tmp_path: Path) -> None:
+    script = tmp_path / "launch.sh"
+    script.write_text(f"CONFIG=$1\n{command}\n", encoding="utf-8")
+    assert registry.specs(load(str(script))) == []
+    script.write_text(f"{command} --lr 1e-4\n".replace("$1", "net.py").replace("${CONFIG}", "net.py"), encoding="utf-8")
+    (found,) = registry.specs(load(str(script)))
+    assert found.family == "program"
+
+
 def test_a_launcher_of_the_library_hands_its_config_on(tmp_path: Path) -> None:
     tools = tmp_path / "tools"
     tools.mkdir()

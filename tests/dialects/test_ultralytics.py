@@ -242,3 +242,16 @@ def test_a_program_that_a_command_starts_is_followed_with_its_options(tmp_path: 
 def test_another_library_s_class_of_that_name_is_none_of_this() -> None:
     report = check_text("train.py", PROGRAM.replace("from ultralytics", "from mine"), Settings(gpu="t4"))
     assert all(run.family != "ultralytics" for run in report.runs)
+
+
+@pytest.mark.parametrize(
+    ("text", "runs"),
+    [
+        pytest.param("model:\ndata:\n", 0, id="neither net nor data, as the library's own file of defaults"),
+        pytest.param("model: yolo11n.pt\ndata:\n", 1, id="a net, and the data that go with its task"),
+    ],
+)
+def test_settings_without_a_net_and_without_data_are_no_run(tmp_path: Path, text: str, runs: int) -> None:
+    path = tmp_path / "settings.yaml"
+    path.write_text(f"task: detect\nmode: train\nepochs: 100\nbatch: 16\nimgsz: 640\n{text}", encoding="utf-8")
+    assert len(check_paths([str(path)]).runs) == runs

@@ -169,6 +169,8 @@ def test_what_is_frozen_keeps_nothing(tmp_path: Path) -> None:
     held = [models.saved_bytes(spec_of(tmp_path, {**keys, "MODEL.BACKBONE.FREEZE_AT": at})) for at in (0, 1, 2, 5)]
     assert held == sorted(held, reverse=True)
     assert len(set(held)) == len(held)
+    none = spec_of(tmp_path, {**keys, "MODEL.BACKBONE.FREEZE_AT": -1})  # as AdelaiDet's configs of DLA say it
+    assert models.saved_bytes(none) == held[0]
 
 
 @pytest.mark.parametrize(
