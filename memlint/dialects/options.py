@@ -162,7 +162,7 @@ def typed(node: Node, schema: Schema, root: Schema) -> Node:
     if not isinstance(value, str):
         return node
     if "object" in kinds and value[:1] == "{":
-        return _literal_object(node, value)
+        return _literal_object(node, value, schema, root)
     return Node(_convert(value, kinds), node.span, node.key_span, node.keys, node.via)
 
 
@@ -182,8 +182,9 @@ def _literal_list(node: Node, word: Node) -> Node:
     return Node(children, word.span, node.key_span, node.keys, word.via)
 
 
-def _literal_object(node: Node, text: str) -> Node:
-    """``--fsdp_config '{"version": 2}'``: a mapping written as one word, every value of which stands there."""
+def _literal_object(node: Node, text: str, schema: Schema, root: Schema) -> Node:
+    """``--fsdp_config '{"version": 2}'``: a mapping written as one word, every value of which stands there. Words in it
+    have the types that the schema gives them (transformers: ``_convert_str_dict`` makes a boolean of ``"True"``)."""
     import json
 
     try:
@@ -191,14 +192,20 @@ def _literal_object(node: Node, text: str) -> Node:
     except (ValueError, RecursionError):
         return node
 
-    def placed(value: Any, keys: Keys) -> Node:
+    def placed(value: Any, keys: Keys, kind: Schema) -> Node:
         if isinstance(value, dict):
-            value = {name: placed(inner, (keys, name)) for name, inner in value.items()}
+            within = kind.get("properties", {})
+            value = {
+                name: placed(inner, (keys, name), schemas.resolve(within.get(name, {}), root))
+                for name, inner in value.items()
+            }
         elif isinstance(value, list):
-            value = [placed(inner, (keys, at)) for at, inner in enumerate(value)]
+            value = [placed(inner, (keys, at), {}) for at, inner in enumerate(value)]
+        elif isinstance(value, str) and kind:
+            value = _convert(value, schemas.types(kind, root))
         return Node(value, node.span, node.key_span, keys, node.via)
 
-    return placed(found, node.keys)
+    return placed(found, node.keys, schemas.resolve(schema, root))
 
 
 def _convert(text: str, kinds: frozenset[str]) -> Any:

@@ -260,7 +260,9 @@ def _from_fsdp(spec: TrainingSpec, switch: Fact, config: Fact | None) -> str:
         node = inside[name]
         spec.facts[fact] = Fact(fact, value, WRITTEN, f"fsdp_config.{node.key_path.rsplit('.', 1)[-1]}", node)
 
-    words = [str(word) for word in switch.value] if isinstance(switch.value, list) else str(switch.value).split()
+    # A command's one word has them all: --fsdp "full_shard auto_wrap offload".
+    said = switch.value if isinstance(switch.value, list) else [switch.value]
+    words = [word for part in said for word in str(part).split()]
     version = inside.get("version")
     if version is not None:
         put(spec, "parallelism.strategy", "fsdp2" if str(version.value) == "2" else "fsdp1", switch)

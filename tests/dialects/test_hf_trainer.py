@@ -656,6 +656,34 @@ def test_transformers_own_fsdp(entry: str, facts: dict[str, Any], tmp_path: Path
 
 
 @pytest.mark.parametrize(
+    ("word", "facts"),
+    [
+        pytest.param("full_shard auto_wrap offload", {"parallelism.cpu_offload": True}, id="offloaded"),
+        pytest.param("shard_grad_op auto_wrap", {"parallelism.reshard_after_forward": False}, id="gradients alone"),
+        pytest.param("full_shard", {"parallelism.strategy": "fsdp2"}, id="one of them"),
+    ],
+)
+def test_one_word_of_a_command_has_all_words_of_fsdp(word: str, facts: dict[str, Any], tmp_path: Path) -> None:
+    command = f'torchrun --nproc_per_node 4 train.py {GPT2} --fsdp "{word}"\n'
+    (spec,) = registry.specs(load(str(written(tmp_path, {"t.sh": command}) / "t.sh")))
+    assert {name: spec.get(name) for name in facts} == facts
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        pytest.param('{"use_reentrant": "True"}', True, id="true in quotes"),
+        pytest.param('{"use_reentrant": "false"}', False, id="false in quotes"),
+        pytest.param('{"use_reentrant": true}', True, id="as JSON has it"),
+    ],
+)
+def test_words_in_a_json_option_have_the_types_of_their_keys(text: str, kind: bool, tmp_path: Path) -> None:
+    command = f"python train.py {GPT2} --gradient_checkpointing --gradient_checkpointing_kwargs='{text}'\n"
+    (spec,) = registry.specs(load(str(written(tmp_path, {"t.sh": command}) / "t.sh")))
+    assert spec["checkpointing_reentrant"] is kind, spec.missing
+
+
+@pytest.mark.parametrize(
     ("switch", "section", "dtype"),
     [
         pytest.param("bf16: true", "", "bfloat16", id="what the file leaves out the trainer fills in"),
