@@ -507,6 +507,49 @@ def test_a_sample_is_cut_where_the_program_cuts_its_tokens(tmp_path: Path) -> No
     assert run(tmp_path, another + MODEL + ADAMW + LOOP)["sequence_length"] == 256  # of the tokenizer's call
 
 
+BY_HAND = """\
+def tokenize(row):
+    LONGEST = 320
+    said, asked = tokenizer(row["answer"]), tokenizer(row["question"])
+    input_ids = asked["input_ids"] + said["input_ids"] + [tokenizer.pad_token_id]
+    if len(input_ids) > LONGEST:
+        input_ids = input_ids[:LONGEST]
+    return {"input_ids": input_ids}
+rows = load().map(tokenize, remove_columns=[])
+loader = DataLoader(rows, batch_size=2)
+"""
+_IF = BY_HAND[BY_HAND.index("    if len") : BY_HAND.index("    return")]
+
+
+@pytest.mark.parametrize(
+    ("script", "length"),
+    [
+        pytest.param(BY_HAND, 320, id="where they are too long"),
+        pytest.param(
+            BY_HAND.replace(_IF, "").replace(
+                'asked["input_ids"] + said["input_ids"] + [tokenizer.pad_token_id]',
+                '(asked["input_ids"] + said["input_ids"])[:LONGEST]',
+            ),
+            320,
+            id="as they are added",
+        ),
+        pytest.param(
+            BY_HAND.replace(_IF, "").replace(
+                '{"input_ids": input_ids}', '{"input_ids": (asked["input_ids"] + said["input_ids"])[:LONGEST]}'
+            ),
+            320,
+            id="as they are returned",
+        ),
+        pytest.param(BY_HAND.replace(_IF, ""), 256, id="not at all"),  # of the tokenizer's call
+        pytest.param(
+            BY_HAND.replace("len(input_ids) > LONGEST", "row.short"), 256, id="under a condition of something else"
+        ),
+    ],
+)
+def test_a_sample_is_cut_where_its_parts_are_put_together(script: str, length: int, tmp_path: Path) -> None:
+    assert run(tmp_path, script + MODEL + ADAMW + LOOP)["sequence_length"] == length
+
+
 AN_OBJECT = """\
 class Ours:
     def __init__(self, model):

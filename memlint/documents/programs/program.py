@@ -131,8 +131,8 @@ class Followed(Functions):
                 assert item.optional_vars is not None
                 self.bind(item.optional_vars, self.opaque("the value of a with statement", item), scope)
             return self.block(node.body, scope, depth + 1)
-        if isinstance(node, ast.Assign):
-            self.cut(node, scope)
+        if isinstance(node, (ast.Assign, ast.Return)):
+            self.cuts(node, scope)
         if isinstance(node, ast.For):
             if self.state.once(node) and any(isinstance(one, (ast.Break, ast.Continue)) for one in self.walk(node)):
                 self.state.left.add(node)
@@ -145,23 +145,41 @@ class Followed(Functions):
             return None
         return super().statement(node, scope, depth)
 
-    def cut(self, node: ast.Assign, scope: Scope) -> None:
-        """``input_ids = input_ids[:longest]``, or so of each of them, cuts a sample as a tokenizer does that is told
-        so."""
-        made, target = node.value, self.source(node.targets[0])
+    def cuts(self, node: ast.Assign | ast.Return, scope: Scope) -> None:
+        """Where a statement makes a sample's tokens, and cuts them: under their own name, or in what has them by it."""
+        if node.value is None:
+            return
+        if isinstance(node, ast.Assign):
+            self.cut(self.source(node.targets[0]), node.value, scope)
+        if isinstance(node.value, ast.Dict):
+            for name, value in zip(node.value.keys, node.value.values):
+                if name is not None:
+                    self.cut(self.source(name), value, scope)
+
+    def cut(self, target: str, made: ast.expr, scope: Scope) -> None:
+        """``input_ids = input_ids[:longest]``, or so of each of them or of their sum, cuts a sample as a tokenizer does
+        that is told so."""
         given, of = made, target
         if isinstance(made, ast.ListComp) and len(made.generators) == 1:
             given, of = made.elt, self.source(made.generators[0].target)
         if not isinstance(given, ast.Subscript) or not isinstance(given.slice, ast.Slice) or given.slice.upper is None:
             return
-        if given.slice.lower is not None or self.source(given.value) != of or _IDS.search(target) is None:
+        if given.slice.lower is not None or _IDS.search(target) is None:
+            return
+        if self.source(given.value) != of and not self.adds_tokens(given.value):
             return
         with contextlib.suppress(Unknown):
             longest = self.value(given.slice.upper, "max_length", scope, 0)
             if type(longest.value) is int and longest.value > 0:
-                place = self.span(node)
+                place = self.span(made)
                 said = {"_target_": Node("tokenizer", place), "truncation": Node(True, place), "max_length": longest}
                 self.state.made.append(Node(said, place))
+
+    def adds_tokens(self, node: ast.expr) -> bool:
+        """Whether an expression puts the tokens of several texts one behind the other."""
+        if not isinstance(node, ast.BinOp) or not isinstance(node.op, ast.Add):
+            return False
+        return any(_IDS.search(self.source(part)) is not None for part in self.walk(node) if isinstance(part, ast.expr))
 
     def loop(self, node: ast.For, scope: Scope, depth: int) -> Returned | None:
         """A loop over a short list that is known is followed turn by turn."""
@@ -177,7 +195,7 @@ class Followed(Functions):
         if not isinstance(items, list) or len(items) > MAX_TURNS:
             for inner in self.walk(node):
                 if isinstance(inner, ast.Assign):
-                    self.cut(inner, scope)
+                    self.cuts(inner, scope)
             return super().statement(node, scope, depth)
         for item in items:
             self.bind(node.target, item, scope)
@@ -208,7 +226,11 @@ class Followed(Functions):
             if self.fails(node.orelse, scope) or self.fails(node.body, scope):
                 return self.block(node.body if self.fails(node.orelse, scope) else node.orelse, scope, depth + 1)
             if self.state.once(node):
+                # if len(input_ids) > longest: input_ids = input_ids[:longest]
+                long = "len(" in self.source(node.test)
                 for inner in self.walk(node):
+                    if isinstance(inner, ast.Assign) and long:
+                        self.cuts(inner, scope)
                     if isinstance(inner, ast.Call):
                         name = self.source(inner.func).rpartition(".")[2]
                         self.state.doubts.setdefault(name, node.lineno)
