@@ -71,9 +71,10 @@ def is_told_its_config(command: Command) -> bool:
     for at, word in enumerate(command.words):
         stated = list(word.value.items()) if isinstance(word.value, dict) else [(option, word)]
         for name, node in stated:
-            if (_CONFIG.fullmatch(str(name)) or at == 0) and isinstance(node.value, Unresolved):
-                if node.value.reason.startswith(ARGUMENT):
-                    return True
+            if not isinstance(node.value, Unresolved) or not node.value.reason.startswith(ARGUMENT):
+                continue
+            if at == 0 or _CONFIG.fullmatch(str(name)):
+                return True
         option = word.value if isinstance(word.value, str) else ""
     return False
 

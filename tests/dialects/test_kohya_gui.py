@@ -199,8 +199,8 @@ def test_numbers_that_nobody_means_are_no_failure(number: str) -> None:
 
 
 def test_a_preset_of_lycoris_in_full_has_no_findings_against_it(tmp_path: Path) -> None:
-    """LyCORIS takes a rank beyond a layer's sizes for the whole of it (``lokr.py``: full_matrix), and 100000 is what its
-    documents say for that."""
+    """LyCORIS takes a rank beyond a layer's sizes for the whole of it (``lokr.py``: full_matrix), and 100000 is what
+    its documents say for that."""
     preset = {**LORA, "LoRA_type": "LyCORIS/LoKr", "network_dim": 100000}
     (tmp_path / "preset.json").write_text(json.dumps(preset), encoding="utf-8")
     (found,) = check_paths([str(tmp_path / "preset.json")]).runs

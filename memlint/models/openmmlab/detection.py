@@ -187,8 +187,8 @@ class AnchorHead(Module):
     def _of_scores(self, scores: Tensor) -> Tensor:
         """Logits of each anchor and class; the loss of each, with a weight.
 
-        A focal loss takes labels as they are and one weight of an anchor (``losses/focal_loss.py``: ``weight.view(-1, 1)``,
-        in mmdet 2.0 to 3.3 alike); one by cross entropy makes both of each class (``_expand_onehot_labels``).
+        A focal loss takes labels as they are and one weight of an anchor (``losses/focal_loss.py`` of mmdet 2.0 to 3.3:
+        ``weight.view(-1, 1)``); one by cross entropy makes both of each class (``_expand_onehot_labels``).
         """
         rows = F.reshape(F.permute(scores, 0, 2, 3, 1), -1, self.classes)
         if self.focal:

@@ -100,7 +100,7 @@ def test_a_head_takes_what_the_library_s_own_takes(
     ("loss", "beside"),
     [
         pytest.param("FocalLoss", 4, id="one weight of an anchor, as mmdet's focal loss takes it"),
-        pytest.param("CrossEntropyLoss", 2 * 80 * 4, id="labels and weights of each class, as cross entropy makes them"),
+        pytest.param("CrossEntropyLoss", 2 * 80 * 4, id="labels and weights of each class, by cross entropy"),
     ],
 )
 def test_a_loss_over_anchors_keeps_its_logits_and(loss: str, beside: int) -> None:
