@@ -64,8 +64,6 @@ def _unknown(spec: TrainingSpec, sides: list[int]) -> str:
             return f"--{key.replace('_', '-')}: {what} is not known"
     if spec.get(HYPER + "precision") not in _PRECISIONS:
         return f"--precision {spec.get(HYPER + 'precision')}: weights in 16 bits beside norms in fp32 are not known"
-    if spec.get("gradient_accumulation_steps", 1) != 1:
-        return "--accum-freq: steps that run their batches twice are not known"
     forced = spec.get("image_size")
     if forced is not None and forced not in (sides[0], sides, sides[:1]):
         return f"--force-image-size {forced}: positions for images of another size are not known"

@@ -7,6 +7,8 @@ Shapes: B pairs on a device, W devices, features of D numbers.
 
 from __future__ import annotations
 
+from typing import Any
+
 from memlint.architectures.library_models import open_clip_program
 from memlint.facts.spec import HYPER, TrainingSpec
 from memlint.meta import functional as F
@@ -14,6 +16,16 @@ from memlint.meta.tensor import DTYPES, DType, Tensor, empty, empty_like, int64
 from memlint.models import program as programs
 from memlint.models.system import System
 from memlint.profiles import shipped
+
+
+class Others:
+    """With ``--accum-freq``: what else of a step is on the card while one of its batches goes back, the inputs of the
+    other batches, and the features of all, which were made once before without gradients."""
+
+    def __init__(self, inputs: list[Tensor]) -> None:
+        self.inputs = inputs
+        self.images: list[Tensor] = []
+        self.texts: list[Tensor] = []
 
 
 class Pairs:
@@ -34,14 +46,27 @@ class Pairs:
         self.local = bool(spec.get(HYPER + "local_loss", False))
         compute = spec.get("compute_dtype", "float32")
         self.autocast: DType | None = DTYPES[compute] if spec.get("autocast", False) else None
+        self.batches = int(spec.get("gradient_accumulation_steps", 1) or 1)
 
-    def loss(self, batch: list[Tensor]) -> Tensor:
+    def batch(self) -> list[Any]:
+        others = Others([tensor for _ in range(self.batches - 1) for tensor in self.run.inputs()])
+        return [*self.run.inputs(), others]
+
+    def loss(self, batch: list[Any]) -> Tensor:
         """What the model returns has a name in the loop, which the next step's results take over."""
         images, texts, scale, *_ = self.model(*batch[:2])
-        batch[2:] = [images, texts, scale]
+        batch[3:] = [images, texts, scale]
+        if self.batches > 1:
+            images, texts = self.beside_others(batch[2], images, texts)
         by_image, by_text = self.logits(images, texts, scale)
         labels = empty((by_image.shape[0],), int64)
         return (F.cross_entropy(by_image, labels) + F.cross_entropy(by_text, labels)) * 0.5
+
+    def beside_others(self, others: Others, images: Tensor, texts: Tensor) -> tuple[Tensor, Tensor]:
+        """The features of this batch, and those of the others of its step."""
+        for cached, mine in ((others.images, images), (others.texts, texts)):
+            cached += [empty_like(mine.detach()) for _ in range(self.batches - len(cached))]
+        return F.cat([*others.images[1:], images], 0), F.cat([*others.texts[1:], texts], 0)
 
     def logits(self, images: Tensor, texts: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
         """(rows of images, rows of texts): B x WB with a local loss, WB x WB without."""
@@ -71,8 +96,9 @@ class Pairs:
         spec = self.spec
         return System(
             model=self.model,
-            batch=self.run.inputs,
+            batch=self.batch,
             loss=self.loss,
+            accumulation=self.batches,
             optimizer=spec.get("optimizer", "adamw"),
             optimizer_options={"implementation": spec.get("optimizer_implementation", "foreach")},
             autocast=self.autocast,

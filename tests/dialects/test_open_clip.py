@@ -30,6 +30,9 @@ def run(tmp_path: Path, words: str, start: str = START) -> TrainingSpec:
         pytest.param("--model ViT-B-32 --lock-image", {"frozen_parts": ["visual"]}, id="a tower that does not train"),
         pytest.param("--model ViT-B-32 --force-image-size 224", {"image_size": [224, 224]}, id="its own size, forced"),
         pytest.param("--model ViT-B-32 --grad-checkpointing", {"checkpointing": "full"}, id="checkpointed"),
+        pytest.param(
+            "--model ViT-B-32 --accum-freq 4", {"gradient_accumulation_steps": 4}, id="batches that run twice"
+        ),
     ],
 )
 def test_a_model_whose_program_ships_has_an_estimate(tmp_path: Path, words: str, facts: dict[str, Any]) -> None:
@@ -43,7 +46,6 @@ def test_a_model_whose_program_ships_has_an_estimate(tmp_path: Path, words: str,
     ("words", "reason"),
     [
         pytest.param("--model ViT-B-32 --siglip", "--siglip: the loss of each pair", id="another loss"),
-        pytest.param("--model ViT-B-32 --accum-freq 4", "--accum-freq", id="batches that run twice"),
         pytest.param("--model ViT-B-32 --precision bf16", "norms in fp32", id="weights of two widths"),
         pytest.param("--model ViT-B-32 --force-image-size 384", "images of another size", id="other positions"),
         pytest.param("--model ViT-B-32 --opt timm/lamb", "optimizer", id="an optimizer of timm's"),

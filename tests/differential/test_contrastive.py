@@ -65,8 +65,12 @@ def logits(config: Config, out: tuple[torch.Tensor, torch.Tensor, torch.Tensor])
 
 def training_loss(model: Towers, batch: dict[str, Any]) -> torch.Tensor:
     """What ClipLoss computes; the loop names what the model returned."""
-    batch["out"] = model(batch["image"], batch["text"])
-    by_image, by_text = logits(batch["config"], batch["out"])
+    batch["out"] = images, texts, scale = model(batch["image"], batch["text"])
+    if "cached" in batch:
+        for kept, mine in zip(batch["cached"], (images, texts)):
+            kept += [torch.zeros_like(mine.detach()) for _ in range(batch["config"]["accumulated"])]
+        images, texts = (torch.cat([*kept[1:], mine]) for kept, mine in zip(batch["cached"], (images, texts)))
+    by_image, by_text = logits(batch["config"], (images, texts, scale))
     labels = torch.arange(len(by_image))
     return (nn.functional.cross_entropy(by_image, labels) + nn.functional.cross_entropy(by_text, labels)) / 2
 
@@ -78,11 +82,14 @@ def build_model(config: Config) -> Towers:
     return model
 
 
-MODULE: Any = SimpleNamespace(
-    build_model=build_model,
-    make_batch=lambda config: {**inputs({"B": PAIRS}), "config": config},
-    training_loss=training_loss,
-)
+def make_batch(config: Config) -> dict[str, Any]:
+    """One batch; with those that a step goes back over one by one, all of them are there."""
+    more = config.get("accumulated", 1) - 1
+    cached: Any = {"cached": ([], []), "others": [inputs({"B": PAIRS}) for _ in range(more)]} if more else {}
+    return {**inputs({"B": PAIRS}), **cached, "config": config}
+
+
+MODULE: Any = SimpleNamespace(build_model=build_model, make_batch=make_batch, training_loss=training_loss)
 
 
 @pytest.fixture(autouse=True)
@@ -100,20 +107,24 @@ def _recorded(monkeypatch: pytest.MonkeyPatch) -> None:
         pytest.param({"locked": True, "autocast": "bfloat16"}, id="a locked image tower"),
         pytest.param({"world_size": 8, "autocast": "bfloat16"}, id="logits of all devices by all"),
         pytest.param({"world_size": 8, "local_loss": True}, id="a local loss"),
+        pytest.param({"accumulated": 3, "autocast": "bfloat16"}, id="a step of several batches"),
     ],
 )
 def test_a_step_takes_what_torchs_does(config: Config) -> None:
     autocast = config.get("autocast", "float32")
-    truth = in_torch(MODULE, config, adamw("foreach"), autocast=autocast)
+    batches = config.get("accumulated", 1)
+    truth = in_torch(MODULE, config, adamw("foreach"), accumulation=batches, autocast=autocast)
     facts = {
         **{"model": "Towers", "micro_batch_size": PAIRS, "optimizer_implementation": "foreach"},
         **{"world_size": config.get("world_size", 1), HYPER + "local_loss": config.get("local_loss", False)},
         **{"compute_dtype": autocast, "autocast": autocast != "float32"},
         **({"frozen_parts": ["visual"]} if config.get("locked") else {}),
+        "gradient_accumulation_steps": batches,
     }
     made = {name: Fact(name, value, "written") for name, value in facts.items()}  # type: ignore[arg-type]
     spec = TrainingSpec("open-clip", None, None, made, "contrastive")  # type: ignore[arg-type]
     phases, held = walk(record_step(contrastive.build, spec).tape)
-    phases["forward"] += GRANULARITY_BYTES  # the loop of the trace still names the loss of the step before
+    if batches == 1:
+        phases["forward"] += GRANULARITY_BYTES  # the loop of the trace still names the loss of the step before
     assert {name: phases[name] for name in truth.phases} == truth.phases
     assert held == truth.held
