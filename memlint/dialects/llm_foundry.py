@@ -69,6 +69,12 @@ def _model(spec: TrainingSpec) -> str:
         del spec.facts[name]
     if kind.value in ("hf_t5", "hf_prefix_lm", "hf_causal_lm_with_classifier"):
         return f"model.name {kind.value} is not known"
+    if kind.value == _BERT:
+        return _bert(spec, kind)
+    if kind.value != "hf_causal_lm":
+        return (
+            f"model.name {kind.value}: the repository's own code makes the model, and llm-foundry has none of that name"
+        )
     found = lm.model(spec, "model.pretrained_model_name_or_path")
     flash = spec.fact(lm.HYPER + "use_flash_attention_2")
     if flash is not None and flash.value:
@@ -90,6 +96,28 @@ def _model(spec: TrainingSpec) -> str:
         except UnknownModel as error:
             return str(error)
     return found
+
+
+# mosaicml/examples at daddaef: examples/benchmarks/bert/src/hf_bert.py, create_hf_bert_mlm and
+# create_hf_bert_classification: transformers' model of that name, or a new one of its config and model.model_config.
+_BERT, _USUAL_BERT = "hf_bert", "bert-base-uncased"
+
+
+def _bert(spec: TrainingSpec, kind: Fact) -> str:
+    if spec.fact("model") is None:
+        lm.put(spec, "model", _USUAL_BERT, None, "create_hf_bert_mlm: its default")
+    why = lm.model(spec, "model.pretrained_model_name")
+    changed = spec.root.get("model.model_config")
+    if why:
+        return why
+    if changed is not None and isinstance(changed.value, dict):
+        lm.put(spec, lm.CONFIG, {**spec[lm.CONFIG], **changed.plain()}, spec.fact(lm.CONFIG))
+    labels = spec.root.get("model.num_labels")
+    lm.put(spec, "model_class", "masked_lm" if labels is None else "sequence_classification", kind)
+    if labels is not None and isinstance(labels.value, int):
+        lm.put(spec, "labels", labels.value, kind)
+    lm.put(spec, "attention", "sdpa", reason="transformers' default")
+    return ""
 
 
 # Settings of MPT's own configuration class that the schema names, by the mapping within ``model`` that they stand in.
@@ -331,6 +359,8 @@ FAMILY = lm.Family(
                 lm.DECODER,
                 "model",
                 "pretrained",
+                "model_class",
+                "labels",
                 "attention",
                 "fused_kernels",
                 *(lm.HYPER + name for name in sorted(_OF_MPT)),

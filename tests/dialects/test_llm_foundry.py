@@ -359,3 +359,47 @@ def test_flash_attention_of_either_kind_of_model() -> None:
 )
 def test_what_has_no_spelling(fact: str, value: Any) -> None:
     assert spell(run(MPT, "a.yaml"), fact, value) == []
+
+
+ENCODER = """\
+max_seq_len: 128
+model:
+  name: hf_bert
+  pretrained_model_name: google-bert/bert-base-uncased
+  model_config:
+    num_hidden_layers: 6
+train_loader:
+  name: text
+optimizer:
+  name: decoupled_adamw
+max_duration: 100ba
+global_train_batch_size: 64
+device_train_microbatch_size: 32
+precision: amp_bf16
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "task", "layers"),
+    [
+        pytest.param(ENCODER, "masked_lm", 6, id="pretraining, with settings of its own"),
+        pytest.param(
+            ENCODER.replace("  model_config:\n    num_hidden_layers: 6", "  num_labels: 3"),
+            "sequence_classification",
+            12,
+            id="classification, as the weights are",
+        ),
+    ],
+)
+def test_composer_s_bert_is_transformers_own(text: str, task: str, layers: int) -> None:
+    found = run(text)
+    assert not found.unknown_reason
+    assert found.get("model_class") == task
+    assert found[HYPER + "config"]["num_hidden_layers"] == layers
+
+
+def test_a_model_of_a_repository_s_own_is_said_to_be_one() -> None:
+    """AnswerDotAI/ModernBERT at 8c57a0f: yamls/main/flex-bert-base.yaml."""
+    found = run(ENCODER.replace("hf_bert", "flex_bert"))
+    assert "flex_bert" in found.unknown_reason
+    assert "own code" in found.unknown_reason
