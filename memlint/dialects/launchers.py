@@ -55,6 +55,9 @@ def processes(command: Command | None) -> Processes:
     options = launcher(command, "deepspeed")
     if options is not None:
         return _deepspeed(options, command)
+    options = launcher(command, "lightning", "fabric")
+    if options is not None and option(options, "devices") is not None:
+        return _product(options, ("devices",), ("num_nodes",))
     options = launcher(command, "srun")
     if options is not None and launcher(command, *ACCELERATE) is None:
         tasks = option(options, "ntasks", "n")

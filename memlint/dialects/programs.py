@@ -135,7 +135,7 @@ def trains(command: Command) -> bool:
 def says_it_trains(command: Command) -> bool:
     """Whether a Python program's own name says that it trains, and nothing else, or its options say so."""
     program = command.called
-    if not (program.endswith(".py") or _MODULE.fullmatch(program)):
+    if not (program.endswith(".py") or _MODULE.fullmatch(program) or program in TRAINS):  # python -m train
         return False
     *outer, name = re.split(r"[./]", program.removesuffix(".py"))
     if name in _ENTRIES and outer:
@@ -144,6 +144,15 @@ def says_it_trains(command: Command) -> bool:
     if words & _AROUND and not _is_told_to(command):
         return False
     return bool(words & TRAINS or (words & METHODS and not words & ELSE)) or _is_told_to(command)
+
+
+_EVALUATES = re.compile(r"(?:^|[-_])(?:eval|evaluate|evaluation|infer|inference|predict|test)(?:[-_.]|$)")
+
+
+def is_named_after_an_evaluation(path: str) -> bool:
+    """Whether a script's own name says that it evaluates, and no word of it that it trains (evaluate_lm.sh)."""
+    name = path.rpartition("/")[2].rpartition(".")[0].lower()
+    return _EVALUATES.search(name) is not None and not set(_words(name)) & (TRAINS | METHODS)
 
 
 def _is_told_to(command: Command) -> bool:
@@ -215,4 +224,13 @@ def _is_told_not_to(command: Command, example: bool) -> bool:
     said = [options[name].value for name in _DO_TRAIN if name in options]
     if said:
         return str(said[-1]).lower() in ("false", "no", "0")
-    return example and any(name in options and str(options[name].value).lower() in _TRUE for name in _DO_ELSE)
+    return example and asks_for_else(command)
+
+
+def asks_for_else(command: Command) -> bool:
+    """Whether a command is told to evaluate or to predict, and not whether to train: a program that asks for
+    ``do_train`` trains nothing then."""
+    options = command.options.value
+    if not isinstance(options, dict) or any(name in options for name in _DO_TRAIN):
+        return False
+    return any(name in options and str(options[name].value).lower() in _TRUE for name in _DO_ELSE)

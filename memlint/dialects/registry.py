@@ -168,6 +168,8 @@ def started(document: Document, command: Command, overrides: Sequence[str], name
         return None
     if family.family == PROGRAM and called.is_told_its_config(command):  # who calls the script states the run
         return None
+    if programs.asks_for_else(command) and _asks_whether_to_train(command, document):
+        return None
     match = match._replace(missing=(*match.missing, *_cut_short(command)))
     return family.spec(_overridden(match, overrides), name)
 
@@ -200,9 +202,23 @@ def _is_a_guess(family: Dialect) -> bool:
     return "trains" in signature or "launcher" in signature
 
 
+_ASKS = re.compile(r"\bif\b[^\n]*\bdo_train\b")
+
+
+def _asks_whether_to_train(command: Command, document: Document) -> bool:
+    """Whether a program of the repository trains only where it is told to (``if training_args.do_train``)."""
+    from memlint.dialects import own_code, scripts
+
+    path = scripts.file_of(command, document)
+    found = own_code.module(path) if path is not None else None
+    return found is not None and _ASKS.search(found.text) is not None
+
+
 def _may_train(command: Command, document: Document) -> bool:
     from memlint.dialects import own_code, scripts
 
+    if document.format == "shell" and not document.told and programs.is_named_after_an_evaluation(document.path):
+        return False
     path = scripts.file_of(command, document)
     return path is None or own_code.may_train(path)
 

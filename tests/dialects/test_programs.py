@@ -11,6 +11,7 @@ from memlint.check import check_text
 from memlint.dialects import programs, registry
 from memlint.documents.load import load
 from memlint.documents.shell import reader as shell
+from tests.dialects.language_models import written
 
 OPTIONS = "--model_name_or_path Qwen/Qwen2.5-0.5B --per_device_train_batch_size 2 --block_size 512 --output_dir out"
 
@@ -119,6 +120,7 @@ def test_the_trainer_beside_it_has_one() -> None:
         pytest.param("python prepare_train_data.py", False, id="what is done to data before"),
         pytest.param("python -m pytest tests/test_training.py", False, id="a test of training"),
         pytest.param("python main.py --lr 1", False, id="a name that says nothing"),
+        pytest.param("python -m train experiment=a", True, id="a module that says it"),
         pytest.param("./train --data a", False, id="a program that is not Python's"),
         pytest.param("python $PROGRAM", False, id="a program that is not known"),
         pytest.param("deepspeed $BASE/tools/train_it.py --a 1", True, id="a name in a folder that is not known"),
@@ -170,3 +172,24 @@ def test_a_run_on_the_cpu_is_none_where_a_walk_meets_it(tmp_path: Path, name: st
     (tmp_path / name).write_text(text, encoding="utf-8")
     assert len(check(str(tmp_path), isolated=True).runs) == runs
     assert len(check(str(tmp_path / name), isolated=True).runs) == 1, "a file that is named is read as a run"
+
+
+ASKS = "def main():\n    if training_args.do_train:\n        trainer.train()\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "line", "program", "runs"),
+    [
+        # csebuetnlp/xl-sum at afcd803: seq2seq/evaluate.sh; THUDM/GLM at 4f61ed7: scripts/evaluate_lm.sh
+        pytest.param("a.sh", "pipeline.py --model_name_or_path x --do_predict", ASKS, 0, id="it is not told to train"),
+        pytest.param("a.sh", "pipeline.py --model_name_or_path x --do_predict", "x = 1\n", 1, id="it does not ask"),
+        pytest.param("evaluate_lm.sh", "finetune.py --lr 1", "loss.backward()\n", 0, id="its script evaluates"),
+        pytest.param("evaluate_sft.sh", "finetune.py --lr 1", "loss.backward()\n", 1, id="its script says both"),
+    ],
+)
+def test_an_evaluation_by_a_program_that_trains_as_well_is_no_run(
+    tmp_path: Path, name: str, line: str, program: str, runs: int
+) -> None:
+    options = "--per_device_train_batch_size 1 --max_seq_length 8" if "pipeline" in line else ""
+    root = written(tmp_path, {name: f"python {line} {options}\n", line.split()[0]: program})
+    assert len(registry.specs(load(str(root / name)))) == runs

@@ -83,6 +83,11 @@ COMMANDS = {
         "ft_launcher --nproc_per_node 2 --max-restarts=3 a.py --b 1",
         "ft_launcher(nproc_per_node=2,max-restarts=3) a.py --b 1",
     ),
+    "lightning": (
+        "lightning run model --devices=8 --num-nodes=2 a.py --b 1",
+        "lightning(devices=8,num-nodes=2) a.py --b 1",
+    ),
+    "fabric": ("fabric run --devices 2 a.py --b 1", "fabric(devices=2) a.py --b 1"),
     "colossalai without run": ("colossalai --nproc_per_node 2 a.py --b 1", "colossalai(nproc_per_node=2) a.py --b 1"),
     "a script behind --": ("torchrun --nnodes 2 -- a.py --b 1", "torchrun(nnodes=2) a.py --b 1"),
     "ipython": ("ipython a.py --b 1", "a.py --b 1"),

@@ -50,6 +50,7 @@ _SWITCHES = {
         ("module", "no_python", "no_local_rank", "no_ssh", "no_ssh_check", "force_multi", "bind_cores_to_rank")
     )
     | {"save_pid", "elastic_training"},
+    "fabric": frozenset(),
 }
 # Options that take a value: of python, of its profiler, and of debuggers.
 _PYTHON_OPTIONS = frozenset(("-X", "-W", "-o", "--listen", "--connect"))
@@ -76,9 +77,16 @@ _LAUNCHER_NAMES = {
     "composer": "torchrun",
     "colossalai": "torchrun",
     "accelerate-launch": "accelerate",
+    # lightning 2.0 to 2.5, fabric/cli.py: until 2.3 `lightning run model`, then `fabric run`, with options of its own
+    # before the script.
+    "lightning": "fabric",
+    "fabric": "fabric",
     "ipython": "python",
     "pypy3": "python",
 }
+
+# What a launcher is told to do, before its options.
+_VERBS = {"colossalai": ("run",), "lightning": ("run", "model"), "fabric": ("run", "model")}
 
 # Programs that train and are installed as commands of their own.
 _CONSOLE = frozenset(
@@ -314,8 +322,8 @@ def _launched(words: list[Node], launchers: list[Launcher]) -> tuple[Node, list[
     else:
         name = _base(words[0])
         kind, start = _LAUNCHER_NAMES[name], 1
-        if name == "colossalai" and len(words) > 1 and text(words[1]) == "run":
-            start = 2
+        for verb in _VERBS.get(name, ()):
+            start += start < len(words) and text(words[start]) == verb
     at = start
     while at < len(words):
         word = words[at]
