@@ -37,7 +37,9 @@ RECOMPUTES = frozenset(
     ("ConvNeXt", "HRNet", "MixVisionTransformer", "ResNeXt", "ResNet", "ResNetV1c", "ResNetV1d", "SwinTransformer")
 ) | {"ResNet3d", "ResNet3dCSN", "ResNet3dSlowOnly", "SwinTransformer3D", "UNet", "VisionTransformer", "X3D"}
 _THEIRS = "use_checkpoint"  # with_cp, of Swin's authors
-_APEX = "optimizer_config.use_fp16"  # of the same authors: apex.amp.initialize (mmdet/apis/train.py)
+# ``use_fp16`` of the same authors' hook: apex.amp.initialize (mmdet/apis/train.py), which calls the same functions in
+# 16 bits, and the same in fp32, as autocast (apex/amp/lists).
+_O1 = "apex.amp at O1"
 # Hooks that step after several micro batches -> the argument that says how many.
 _ACCUMULATES = {
     "GradientCumulativeOptimizerHook": "cumulative_iters",
@@ -158,6 +160,9 @@ def _switched_off(spec: TrainingSpec) -> None:
     backbone = spec.root.get("model.backbone.type")
     if "checkpointing" not in spec and backbone is not None and backbone.value in RECOMPUTES:
         spec.facts["checkpointing"] = Fact("checkpointing", "none", DEFAULT, "model.backbone.with_cp", reason="with_cp")
+    apex = spec.fact(HYPER + "apex")
+    if "compute_dtype" not in spec and apex is not None and apex.value:
+        put(spec, "compute_dtype", "float16", apex, _O1)
     if "compute_dtype" not in spec:
         reason = "neither AmpOptimWrapper nor fp16"
         spec.facts["compute_dtype"] = Fact("compute_dtype", "float32", DEFAULT, reason=reason)
@@ -373,9 +378,8 @@ def _unknown(spec: TrainingSpec) -> str:
         item = gap(spec, "batch_size", "samples_per_gpu", "imgs_per_gpu", "videos_per_gpu")
         key = "train_dataloader.batch_size" if spec.get(DIALECT) == MMENGINE else "data.samples_per_gpu"
         return f"{key} is not stated" if item is None else f"{item.key} is not known: {item.reason}"
-    apex = spec.root.get(_APEX)
-    if apex is not None and apex.value not in (None, False):
-        return f"{_APEX}: what apex casts to 16 bits is not known"
+    if (item := gap(spec, "use_fp16")) is not None:
+        return f"{item.key} is not known: {item.reason}"
     kind = spec[MODEL]["type"]
     if kind in openmmlab_scenes.MODELS:
         return openmmlab_scenes.unknown(spec, kind)

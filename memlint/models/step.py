@@ -206,6 +206,7 @@ def _passes(system: System, run: parallel.Spread) -> tuple[Any, Any, Offload | N
         work = system.loss if last or system.ahead is None or system.in_flight == 1 else system.ahead
         with autocast(run.autocast):
             loss = run.forward(work, batch, last and system.in_flight == 1)
+            casts = [*state.cast_cache.values()] if system.apex else []
         state.offload = None
         if last:
             tape.saved_bytes = _saved_bytes(loss, tape.labels)
@@ -217,11 +218,22 @@ def _passes(system: System, run: parallel.Spread) -> tuple[Any, Any, Offload | N
         if system.clears_late and not system.keeps_gradients and micro_batch == 0:
             for parameter in run.optimized:
                 parameter.grad = None
+        aside = _put_aside(run.optimized) if system.apex else []
         run.backward(loss)
+        del casts, aside
     if flying:
         batch, loss = _in_flight(system, run, flying)
     tape.probabilities_kept_bytes, tape.probabilities_avoided_bytes = probabilities
     return batch, loss, offload
+
+
+def _put_aside(parameters: Sequence[Tensor]) -> list[Tensor | None]:
+    """What apex does with gradients that are there before a backward pass: new ones are made beside them, into which
+    they are added at its end. (``amp/_process_optimizer.py``: prepare_backward_no_master_weights)"""
+    aside = [parameter.grad for parameter in parameters]
+    for parameter in parameters:
+        parameter.grad = None
+    return aside
 
 
 def _in_flight(system: System, run: parallel.Spread, flying: list[tuple[Any, Tensor]]) -> tuple[Any, Tensor]:

@@ -45,6 +45,8 @@ class System(NamedTuple):
     groups     the optimizer's param_groups, where it has several: foreach kernels go over one at a time
     master_weights
                the optimizer works on fp32 copies of 16-bit parameters
+    apex       apex.amp's O1 in the place of torch's autocast: 16-bit copies of weights stay until the backward pass is
+               over, and gradients that are kept are put aside for it
     offloads   what is saved for backward goes to host memory
     optimizer_in_backward
                each parameter is updated, and its gradient freed, as soon as that is there
@@ -88,6 +90,7 @@ class System(NamedTuple):
     optimizer_in_backward: bool = False
     unused: Sequence[Tensor] = ()
     keeps_gradients: bool = False
+    apex: bool = False
     clears_late: bool = False
     in_flight: int = 1
     ahead: Callable[[Any], Tensor] | None = None

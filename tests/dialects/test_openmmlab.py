@@ -13,6 +13,7 @@ from memlint.documents.load import load
 from memlint.estimates import allocated_bytes
 from memlint.facts.spec import TrainingSpec, UnknownModel
 from memlint.fixes.edits import apply_edits
+from memlint.meta.tape import Tape
 from memlint.models import record
 from memlint.settings import Settings
 
@@ -215,7 +216,34 @@ def test_the_hook_of_swin_s_authors_accumulates_and_may_use_apex(tmp_path: Path)
     plain = detector(tmp_path, ("optimizer = ", HOOK.format(False)))
     assert (plain["gradient_accumulation_steps"], plain.unknown_reason) == (2, "")
     half = detector(tmp_path, ("optimizer = ", HOOK.format(True)))
-    assert half.unknown_reason == "optimizer_config.use_fp16: what apex casts to 16 bits is not known"
+    assert (half["compute_dtype"], half["gradient_accumulation_steps"], half.unknown_reason) == ("float16", 2, "")
+    open_ = detector(tmp_path, ("optimizer = ", HOOK.format("TRAINS_IN_HALF")))
+    assert "use_fp16 is not known" in open_.unknown_reason
+
+
+@pytest.mark.parametrize(
+    ("torch", "gradients"),
+    [
+        pytest.param("1.9.0", 1, id="zeros, which are put aside for the backward pass"),
+        pytest.param("2.1.0", 0, id="nothing is left of the last step's"),
+    ],
+)
+def test_apex_keeps_casts_and_gradients_for_the_backward_pass(torch: str, gradients: int, tmp_path: Path) -> None:
+    """Beside autocast's: 16-bit weights until the end of the pass, and the last step's gradients beside the new ones
+    (``apex/amp/_process_optimizer.py``: prepare_backward_no_master_weights; ``amp/handle.py``: _clear_cache)."""
+    (tmp_path / "requirements.txt").write_text(f"torch=={torch}\n", encoding="utf-8")
+    spec = detector(tmp_path, ("optimizer = ", HOOK.format(True).replace("update_interval=2", "update_interval=1")))
+    autocast = spec.with_facts({"hyperparameters.apex": False, "compute_dtype": "float16"})
+    made, plain = record(spec), record(autocast)
+    trained = made.trainable_parameters
+    more = alive_as_the_last_gradient_is_made(made.tape) - alive_as_the_last_gradient_is_made(plain.tape)
+    assert 4 * gradients * trained + 1.9 * trained < more < 4 * gradients * trained + 2.2 * trained
+
+
+def alive_as_the_last_gradient_is_made(tape: Tape) -> int:
+    (end,) = [at for at, phase in tape.marks if phase == "optimizer_step"]
+    last = max(at for at in range(end) if tape.events[at] >= 0)
+    return sum(tape.sizes[event] if event >= 0 else -tape.sizes[~event] for event in tape.events[: last + 1])
 
 
 def test_arguments_of_the_model_s_classes_are_read(tmp_path: Path) -> None:

@@ -80,6 +80,7 @@ def build(spec: TrainingSpec) -> System:
         optimizer_options=options,
         accumulation=spec.get("gradient_accumulation_steps", 1),
         autocast=DTYPES[compute] if compute != "float32" else None,
+        apex=compute != "float32" and bool(spec.get(HYPER + "apex")),
         ema=(model,) if spec.get("ema", False) else (),
         keeps_gradients=_keeps_gradients(spec),
         uses=frozenset({"matmul", "convolution"}),
@@ -161,5 +162,8 @@ def _library(stated: dict[str, Any]) -> str:
 def _keeps_gradients(spec: TrainingSpec) -> bool:
     """mmcv's OptimizerHook lets gradients go before the backward pass, so the forward pass meets the last step's;
     mmengine's OptimWrapper after the step. (mmcv 1.7, ``runner/hooks/optimizer.py``: after_train_iter; mmengine 0.10,
-    ``optim/optimizer/optimizer_wrapper.py``: update_params)"""
+    ``optim/optimizer/optimizer_wrapper.py``: update_params) So does the hook of Swin's authors, which has a switch for
+    apex (Swin-Transformer-Object-Detection, ``mmdet/utils/optimizer.py``: DistOptimizerHook)."""
+    if spec.get(HYPER + "apex") is not None:
+        return spec.does("torch.keeps_gradients_as_zeros")
     return spec.get(HYPER + "dialect") == "mmcv" or spec.does("torch.keeps_gradients_as_zeros")
