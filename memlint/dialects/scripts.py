@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING
 
 from memlint.dialects import companions, own_code
 from memlint.dialects import unsloth_calls as unsloth
-from memlint.dialects.stated import PLACED_WHOLE
+from memlint.dialects.stated import PATCHED, PLACED_WHOLE
 from memlint.documents.node import Command, Document, Node, Span, Unresolved
+from memlint.documents.programs import patches
 from memlint.documents.programs.call_nodes import TOKENIZERS, argument, name_of, target_of, values_of
 from memlint.facts.spec import OnTop
 from memlint.named_tuple import NamedTuple
@@ -171,6 +172,7 @@ def read(path: str, text: str, options: Mapping[str, Node], is_started: bool = F
     placed = _placed_whole(before)
     if placed is not None:
         said[PLACED_WHOLE] = Node(True, placed.span, None, PLACED_WHOLE)
+    said.update(_patched(before))
     changed = _changed(trainer, found)
     said.update(changed)
     own = made.get("_class_")
@@ -231,6 +233,17 @@ def _changed(trainer: Node, found: Program) -> dict[str, Node]:
     if given is None or not _ARGUMENTS.fullmatch(name_of(given)):
         return {}
     return {name: under(name, node) for name, node in values_of(given).items() if name in found.changed}
+
+
+def _patched(before: Sequence[Node]) -> dict[str, Node]:
+    """The classes of attention that a program gives a pass of its own -> the kernel that it calls."""
+    found: dict[str, Node] = {}
+    for call in before:
+        if name_of(call) == patches.TARGET:
+            values = values_of(call)
+            found[str(values["name"].value)] = values["kernel"]
+    place = next(reversed(found.values())).span if found else None
+    return {} if place is None else {PATCHED: Node(found, place, None, PATCHED)}
 
 
 _NOT_ON_A_CARD = (None, "", "cpu", "meta", "disk")

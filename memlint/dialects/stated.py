@@ -110,6 +110,9 @@ def model_type(spec: TrainingSpec) -> str:
 # that from when TrainingArguments are made (integrations/deepspeed.py: is_deepspeed_zero3_enabled).
 PLACED_WHOLE = "placed_whole"
 
+# What a script says of itself: classes of attention whose pass is one of its own, and the kernel that this calls.
+PATCHED = "patched_attention"
+
 # Models whose config.json says how large every input is: thirty seconds of sound, or images of one size.
 _ONE_SIZE = ("whisper", "vit", "deit", "program")
 

@@ -7,6 +7,7 @@ from memlint.dialects.accelerate import truth
 from memlint.dialects.stated import (
     CONFIG,
     LLAVA,
+    PATCHED,
     TRANSFORMERS,
     model_type,
     names_of,
@@ -16,7 +17,7 @@ from memlint.dialects.stated import (
     text_config,
     trainer,
 )
-from memlint.facts.spec import ASSUMED, DEFAULT, HYPER, Fact, Name, TrainingSpec
+from memlint.facts.spec import ASSUMED, DEFAULT, HYPER, WRITTEN, Fact, Name, TrainingSpec
 from memlint.trainers import liger, unsloth
 from memlint.trainers.table import LOG_PROBABILITIES
 
@@ -163,6 +164,18 @@ def attention(spec: TrainingSpec) -> None:
         if not (has_it and spec.does("torch.sdpa_is_taken")):
             reason = "transformers takes SDPA with torch 2.1.1 and later" if has_it else f"transformers before {since}"
             spec.facts["attention"] = stated._replace(value="eager", reason=reason)
+            _patched(spec)
+
+
+def _patched(spec: TrainingSpec) -> None:
+    """The kernel that a program calls in a pass of its own, which it puts in the place of transformers' attention."""
+    by_class = spec.root.get(PATCHED)
+    kind = str(text_config(spec[CONFIG]).get("model_type", "")).replace("_", "")
+    for name, kernel in (by_class.value if by_class is not None and isinstance(by_class.value, dict) else {}).items():
+        if kernel.value and name.lower().removesuffix("attention") == kind:
+            value = "flash" if kernel.value == "flash_attention_2" else kernel.value
+            reason = f"the script puts a pass of its own in the place of {name}'s"
+            spec.facts["attention"] = Fact("attention", value, WRITTEN, name, kernel, reason)
 
 
 # What transformers had before its modules took SDPA (``_supports_sdpa``) -> the release since which they do.

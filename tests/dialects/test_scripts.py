@@ -779,3 +779,38 @@ def test_a_notebook_that_colab_exported_as_a_script_is_read_without_its_lines_fo
     assert size is not None
     assert size.node is not None
     assert size.node.span.line == 5
+
+
+OWN_ATTENTION = """\
+import transformers
+import torch.nn.functional as F
+
+def ours(self, hidden_states, **others):
+    {}
+
+def replace():
+    transformers.models.{}.forward = ours
+
+replace()
+"""
+SDPA = "return F.scaled_dot_product_attention(hidden_states, hidden_states, hidden_states, is_causal=True)"
+FLASH = "return flash_attn_unpadded_qkvpacked_func(hidden_states, 0, 1)"
+
+
+@pytest.mark.parametrize(
+    ("body", "method", "attention"),
+    [
+        pytest.param(SDPA, "llama.modeling_llama.LlamaAttention", "sdpa", id="by torch's kernel"),
+        pytest.param(FLASH, "llama.modeling_llama.LlamaAttention", "flash", id="by flash-attn's"),
+        pytest.param(SDPA, "opt.modeling_opt.OPTAttention", "eager", id="another model's, which changes nothing"),
+        pytest.param(SDPA, "llama.modeling_llama.LlamaMLP", "eager", id="no attention"),
+        pytest.param("return hidden_states", "llama.modeling_llama.LlamaAttention", "eager", id="by no known kernel"),
+    ],
+)
+def test_a_pass_of_its_own_in_the_place_of_attention_says_its_kernel(
+    tmp_path: Path, body: str, method: str, attention: str
+) -> None:
+    (tmp_path / "requirements.txt").write_text("transformers==4.28.1\n", encoding="utf-8")
+    (tmp_path / "patch.py").write_text(OWN_ATTENTION.format(body, method), encoding="utf-8")
+    script = "import patch\n" + PARSED + MODEL.replace("Qwen/Qwen2.5-0.5B", "huggyllama/llama-7b")
+    assert run(tmp_path, script + "Trainer(model=model, args=args)\n")["attention"] == attention

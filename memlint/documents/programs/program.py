@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from memlint.documents.arithmetic import Unknown
 from memlint.documents.node import Document, Keys, Node, Span, Unresolved
-from memlint.documents.programs import class_parsers
+from memlint.documents.programs import class_parsers, patches
 from memlint.documents.programs.call_nodes import TOKENIZERS, target_of, values_of
 from memlint.documents.programs.functions import Functions
 from memlint.documents.programs.options import GIVEN, PARSED
@@ -133,6 +133,8 @@ class Followed(Functions):
             return self.block(node.body, scope, depth + 1)
         if isinstance(node, (ast.Assign, ast.Return)):
             self.cuts(node, scope)
+        if isinstance(node, ast.Assign):
+            self.patched(node, scope)
         if isinstance(node, ast.For):
             if self.state.once(node) and any(isinstance(one, (ast.Break, ast.Continue)) for one in self.walk(node)):
                 self.state.left.add(node)
@@ -180,6 +182,15 @@ class Followed(Functions):
         if not isinstance(node, ast.BinOp) or not isinstance(node.op, ast.Add):
             return False
         return any(_IDS.search(self.source(part)) is not None for part in self.walk(node) if isinstance(part, ast.expr))
+
+    def patched(self, node: ast.Assign, scope: Scope) -> None:
+        """A function of its own in the place of a library's attention (:mod:`memlint.documents.programs.patches`)."""
+        target = node.targets[0]
+        if not isinstance(target, ast.Attribute) or target.attr != "forward":
+            return
+        name, own = patches.replaced(self.source(target)), self.called(node.value, scope)
+        if name and own is not None:
+            self.state.made.append(patches.made(name, patches.kernel(self.walk(own.node)), self.span(node)))
 
     def loop(self, node: ast.For, scope: Scope, depth: int) -> Returned | None:
         """A loop over a short list that is known is followed turn by turn."""
