@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from memlint.architectures.decoder import Decoder
@@ -64,10 +65,17 @@ def _recipe(spec: TrainingSpec) -> tuple[str, bool]:
     words = stem.split("_")
     if _names_one_device(stem):
         return stem, False
+    told = {"distributed" in found[1] for found in _TOLD.finditer(spec.document.text)}
+    if len(told) == 1:  # the comment of the config that this one was made from
+        return stem, told.pop()
     # The recipes that torchtune ships: 8B_full.yaml is distributed, and the other is 8B_full_single_device.yaml.
     sized = any(word == "mini" or (word[-1:] == "B" and word[:-1].replace(".", "").isdigit()) for word in words)
     ending = words[-1] in ("full", "lora", "qlora", "dora", "dpo", "distributed", "multinode")
     return stem, "distributed" in words or (sized and ending)
+
+
+# ``tune run --nproc_per_node 2 full_finetune_distributed --config ...``, in a comment: which recipe a config is for.
+_TOLD = re.compile(r"^#[^\n]{0,40}?\btune run (?:--\w+[= ]\S{1,40} ){0,4}(\w+_(?:distributed|single_device))\b", re.M)
 
 
 def _names_one_device(stem: str) -> bool:

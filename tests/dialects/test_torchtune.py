@@ -326,6 +326,33 @@ def test_the_name_of_a_file_says_the_recipe(path: str, strategy: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("lines", "path", "strategy"),
+    [
+        pytest.param(
+            "#   tune run --nnodes 1 --nproc_per_node 2 full_finetune_distributed --config qwen2_5/7B_full\n",
+            *("mine-32b.yaml", "fsdp2"),
+            id="the command of the config that it was made from",
+        ),
+        pytest.param(
+            "# tune run lora_finetune_single_device --config llama3/8B_lora_single_device\n", "mine.yaml", "none", id="one"
+        ),
+        pytest.param(
+            "# tune run lora_finetune_distributed --config a\n# tune run lora_finetune_single_device --config b\n",
+            *("mine.yaml", "none"),
+            id="both, which says nothing",
+        ),
+        pytest.param(
+            "# tune run --nproc_per_node 2 full_finetune_distributed --config a\n",
+            *("7B_full_low_memory.yaml", "none"),
+            id="a file's name goes before",
+        ),
+    ],
+)
+def test_a_comment_says_the_recipe_of_a_config_of_any_name(lines: str, path: str, strategy: str) -> None:
+    assert run(lines + RECIPE, path)["parallelism.strategy"] == strategy
+
+
+@pytest.mark.parametrize(
     ("path", "strategy"),
     [
         pytest.param("mine.yaml", "fsdp2", id="a file of a name of one's own is for whichever recipe runs it"),
