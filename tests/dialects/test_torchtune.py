@@ -334,7 +334,7 @@ def test_the_name_of_a_file_says_the_recipe(path: str, strategy: str) -> None:
             id="the command of the config that it was made from",
         ),
         pytest.param(
-            "# tune run lora_finetune_single_device --config llama3/8B_lora_single_device\n", "mine.yaml", "none", id="one"
+            "# tune run lora_finetune_single_device --config a_single_device\n", "mine.yaml", "none", id="one device"
         ),
         pytest.param(
             "# tune run lora_finetune_distributed --config a\n# tune run lora_finetune_single_device --config b\n",
