@@ -177,6 +177,7 @@ class Dialect:
     def _facts(self, match: Match, root: Node, missing: list[Missing]) -> dict[str, Fact]:
         """What the keys say. A written key goes before a default; of several written ones the schema's first."""
         written: dict[str, Fact] = {}
+        beneath: dict[str, Fact] = {}  # of the program's own config
         defaults: dict[str, Fact] = {}
         unknown: set[str] = set()  # facts that a key sets to what is not known: no default stands for them
         refused: set[str] = set()  # nor does a key that counts only where that one is absent
@@ -205,9 +206,11 @@ class Dialect:
                 value = self._fact_value(node, key)
                 if isinstance(value, dict) and not isinstance(node.value, dict):
                     node = spread(value, node)
-                fact = Fact(name, value, WRITTEN, spelled, node)
-                if name not in refused:
-                    written.setdefault(name, fact)
+                if node.span.path in match.beneath:
+                    where = f"{node.span.path}:{node.span.line}"
+                    beneath.setdefault(name, Fact(name, value, DEFAULT, spelled, None, where))
+                elif name not in refused:
+                    written.setdefault(name, Fact(name, value, WRITTEN, spelled, node))
                 continue
             unknown.add(name)
             if id(node) not in seen:
@@ -226,7 +229,7 @@ class Dialect:
                     reason = f"{objections.shown_value(node)} is {objections.NOT_TAKEN}"
                     missing.append(Missing(spelled, place, reason, name, node))
                     refused.add(name)
-        facts = {name: fact for name, fact in defaults.items() if name not in unknown}
+        facts = {name: fact for name, fact in {**defaults, **beneath}.items() if name not in unknown}
         facts.update(written)
         facts.pop("", None)
         self._hold_together(facts, missing)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import re
 
-from memlint import work
+from memlint import files, work
 from memlint.dialects import companions
 from memlint.dialects.trees import overlaid, why_unknown
 from memlint.documents.hydra import composition as hydra
-from memlint.documents.node import Document, Node, Unresolved
+from memlint.documents.node import Command, Document, Node, Unresolved
 from memlint.documents.overrides import OverrideError
 from memlint.facts.spec import Missing
 from memlint.named_tuple import NamedTuple
@@ -72,6 +72,69 @@ def folder_of(program: str, beside: str) -> str:
     joined, stated = _JOINED.search(text), _STATED.search(text)
     parts = _WORD.findall(joined[1]) if joined is not None else [stated[1]] if stated is not None else []
     return os.path.join(os.path.dirname(program), *parts) if parts else ""
+
+
+# @hydra.main(config_path="config", config_name="ppo_trainer"), the two in either order.
+_MAIN = re.compile(r"hydra\.main\(([^()]*)\)")
+_TOLD = re.compile(r"\bconfig_(path|name)\s*=\s*[\"']([\w/.-]+)[\"']")
+
+
+def own_config(command: Command, script: Document, words: list[Node]) -> Composed | None:
+    """The config that the program of a command names itself, before its values are followed; None where the program is
+    not in the repository, or names none that is there. Raises OutOfWork."""
+    from memlint.dialects import scripts
+    from memlint.documents import load
+
+    path = scripts.file_of(command, script)
+    try:
+        text = load.read_text(path) if path is not None and os.stat(path).st_size <= MAX_BYTES else ""
+    except (OSError, load.Unreadable):
+        return None
+    work.spend(work.KILOBYTE * len(text) >> 10, "looking for the folder of a program's configs")
+    main = _MAIN.search(text)
+    told = dict(_TOLD.findall(main[1])) if main is not None else {}
+    named, folder = command.options.get("config-name"), command.options.get("config-path")
+    name = told.get("name", "") if named is None else named.value
+    if path is None or "path" not in told or not isinstance(name, str) or not name or folder is not None:
+        return None
+    config = os.path.normpath(os.path.join(os.path.dirname(path), told["path"], name.removesuffix(".yaml") + ".yaml"))
+    root = files.repository_root(os.path.dirname(path) or os.curdir)
+    if not os.path.isfile(config) or not files.inside(config, root):
+        return None
+    try:
+        chosen = [one for word in words if (one := _choice(word)) and "." not in one.partition("=")[0]]
+        document = load.load(config)
+        if not isinstance(document.root.value, dict):
+            return None
+        groups = [one for one in chosen if hydra.is_group(document, one.partition("=")[0])]
+        if "defaults" in document.root.value:
+            document = hydra.compose(document, overrides=groups)
+    except (OverrideError, OSError, load.Unreadable):
+        return None
+    return Composed(document) if isinstance(document.root.value, dict) else None
+
+
+def _choice(word: Node) -> str:
+    return word.value.lstrip("+~") if isinstance(word.value, str) and "=" in word.value else ""
+
+
+def laid(root: Node, words: list[Node], script: Document, beneath: frozenset[str]) -> Node:
+    """A program's own config with the words of its command on top. What of the config is not known, or asks for what
+    nobody gives, is left out: nobody has chosen it."""
+    from memlint.documents import interpolation
+
+    return _known(interpolation.resolve(overlaid(root, words, script)), beneath)
+
+
+def _known(node: Node, beneath: frozenset[str]) -> Node:
+    if not isinstance(node.value, dict):
+        return node
+    kept = {
+        name: _known(child, beneath)
+        for name, child in node.value.items()
+        if not (child.is_unresolved and child.span.path in beneath)
+    }
+    return Node(kept, node.span, node.key_span, node.keys, node.via)
 
 
 def place(name: str, folders: list[str], beside: str) -> str:

@@ -32,6 +32,7 @@ class Match(NamedTuple):
     """A run that a dialect recognises. ``score`` counts what of the signature was found: the highest wins.
 
     options  the command's options where ``root`` is the file that one of them names
+    beneath  files whose values are the program's own defaults, and nobody's choice
     """
 
     score: int
@@ -40,6 +41,7 @@ class Match(NamedTuple):
     launch: Command | None = None
     options: Node | None = None
     missing: tuple[Missing, ...] = ()
+    beneath: frozenset[str] = frozenset()
 
 
 _STARTS = re.compile(r"^if __name__ == ['\"]__main__['\"]|\.backward\(", re.MULTILINE)
@@ -122,7 +124,11 @@ class Recogniser:
         certain = bonus > 1 or (bonus and isinstance(program, str))
         assigned = assigned_score(signature, command, lambda: self._dialect.schema["properties"])
         if not certain and not (
-            assigned or may_match(signature, command) or self._names_python(command) or self._mirrored(document)
+            assigned
+            or may_match(signature, command)
+            or self._names_python(command)
+            or self._mirrored(document)
+            or self._assigns(command)
         ):
             return None
         options = self._options.of(command)
@@ -157,7 +163,29 @@ class Recogniser:
         score = signature_score(signature, options) or assigned
         if not score and bonus < 2 and not (program and not has_keys(signature)):
             return None
-        return Match(max(score, 1) + bonus, document, options, command, None, gaps)
+        found = Match(max(score, 1) + bonus, document, options, command, None, gaps)
+        return self._on_its_defaults(found, command) if "main" in self._header else found
+
+    def _assigns(self, command: Command) -> bool:
+        """Whether a command sets one of the first keys of the signature, or what is below one, by a word of its own."""
+        first = self._dialect.first_keys
+        if "main" not in self._header or first is None:
+            return False
+        return any(_key_of(word).split(".")[0] in first for word in command.words)
+
+    def _on_its_defaults(self, found: Match, command: Command) -> Match:
+        """A run of words on top of the config that its program has of its own, where that is in the repository."""
+        from memlint.dialects import hydra_words
+
+        words = self._options.overrides(command, command.options)
+        own = hydra_words.own_config(command, found.document, words)
+        if own is None or not signature_score(self._header.get("signature", {}), own.document.root):
+            return found
+        beneath = frozenset({own.document.path, *own.document.sources} - {found.document.path})
+        root = hydra_words.laid(_both(own.document.root, command.options), words, found.document, beneath)
+        sources = {**own.document.sources, found.document.path: found.document.text, **found.document.sources}
+        document = found.document._replace(sources=sources)
+        return found._replace(document=document, root=root, beneath=beneath)
 
     def _match_companion(
         self, document: Document, command: Command, options: Node, named: Node, bonus: int
@@ -297,6 +325,17 @@ class Recogniser:
         if self._header.get("positional") != "python":
             return False
         return any(names_a_config(word.value, (".py",)) for word in command.words)
+
+
+def _key_of(word: Node) -> str:
+    """What a word of a command sets: ``optim.lr`` of ``+optim.lr=1``; all of any other word."""
+    text = word.value.text.strip("\"'") if isinstance(word.value, Unresolved) else word.value
+    return text.lstrip("+").partition("=")[0] if isinstance(text, str) else ""
+
+
+def _both(tree: Node, options: Node) -> Node:
+    over = options.value if isinstance(options.value, dict) else {}
+    return Node({**tree.value, **over}, options.span) if isinstance(tree.value, dict) else tree
 
 
 def _word_of(command: Command, name: str) -> Node | None:

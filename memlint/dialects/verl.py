@@ -12,10 +12,12 @@ from typing import Any
 from memlint.architectures import huggingface
 from memlint.architectures.sizes import Sizes
 from memlint.dialects import language_model as lm
-from memlint.dialects import launchers, registry
+from memlint.dialects import launchers, registry, verl_programs
 from memlint.dialects import trainer_families as families
+from memlint.dialects.accelerate import truth
+from memlint.documents.node import Document, Node
 from memlint.facts.derive import Graph, Step
-from memlint.facts.spec import HYPER, Fact, Name, OnTop, TrainingSpec, UnknownModel, named
+from memlint.facts.spec import ASSUMED, HYPER, Fact, Name, OnTop, TrainingSpec, UnknownModel, named
 from memlint.named_tuple import NamedTuple
 
 _VERSION = "verl 0.9"
@@ -92,6 +94,12 @@ _OPTIMIZERS = {
 }
 
 
+def recognise(document: Document, root: Node) -> bool:
+    """A policy that is only asked to answer trains nothing."""
+    only = root.get("trainer.val_only")
+    return only is None or not truth(only.value)
+
+
 def loop(spec: TrainingSpec) -> Loop:
     """Which program runs, by its keys or its name."""
     if spec.root.get("worker") is not None:
@@ -136,7 +144,7 @@ def _elsewhere(spec: TrainingSpec) -> str:
         return OnTop(f"{spec['model']}: a model that sees, whose tower trains too")
     if lm.setting(spec, "engine") == "hf":
         return OnTop("actor_rollout_ref.rollout.name hf: what the model itself generates with is not known")
-    return families.otherwise(spec)
+    return families.otherwise(spec) or (verl_programs.doubt(spec) if loop(spec) is _RL else "")
 
 
 def _is_own(name: str) -> bool:
@@ -146,6 +154,10 @@ def _is_own(name: str) -> bool:
 def _method(spec: TrainingSpec) -> None:
     lm.put(spec, "method", loop(spec).method, spec.fact(HYPER + "adv_estimator"), loop(spec).title)
     lm.put(spec, "reference_model", "none", spec.fact(HYPER + "use_kl_loss"), "a reference is in host memory")
+    own = verl_programs.own_policy(spec) if loop(spec) is _RL else ""
+    if own:
+        reason = f"{own}, a class of the program's own, is taken to update the policy as verl's worker does"
+        spec.facts["method"] = spec.facts["method"]._replace(origin=ASSUMED, reason=reason)
 
 
 def _devices(spec: TrainingSpec) -> str:
