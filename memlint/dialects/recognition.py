@@ -169,7 +169,7 @@ class Recogniser:
     def _assigns(self, command: Command) -> bool:
         """Whether a command sets one of the first keys of the signature, or what is below one, by a word of its own."""
         first = self._dialect.first_keys
-        if "main" not in self._header or first is None:
+        if "main" not in self._header or first is None or "=" in command.called:
             return False
         return any(_key_of(word).split(".")[0] in first for word in command.words)
 

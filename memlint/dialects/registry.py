@@ -187,13 +187,15 @@ def _by_its_program(document: Document, command: Command) -> tuple[Dialect, Matc
 
 
 def _cut_short(command: Command) -> Iterator[Missing]:
-    """A backslash with a blank behind it is a word of one blank, and the command ends with the line: no program takes
-    that word, and what stands on the next lines is not told to it."""
-    last = command.words[-1] if command.words else None
-    said = last.value if last is not None else None
-    if last is not None and isinstance(said, str) and said and not said.strip(" \t"):
-        reason = "a blank behind this backslash ends the command: its program is not told the lines below"
-        yield Missing("\\", last.span, reason, ours=True)
+    """A backslash with a blank behind it is a word that begins with a blank, and the command ends with the line: no
+    program takes that word, and what stands on the next lines is not told to it."""
+    for at, word in enumerate(command.words):
+        said = word.value if isinstance(word.value, str) else ""
+        rest = said.lstrip(" \t")
+        if rest != said and (rest[:1] == "#" or (not rest and at == len(command.words) - 1)):
+            reason = "a blank behind this backslash ends the command: its program is not told the lines below"
+            yield Missing("\\", word.span, reason, ours=True)
+            return
 
 
 def _is_a_guess(family: Dialect) -> bool:

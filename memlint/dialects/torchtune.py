@@ -65,8 +65,8 @@ def _recipe(spec: TrainingSpec) -> tuple[str, bool]:
     words = stem.split("_")
     if _names_one_device(stem):
         return stem, False
-    told = {"distributed" in found[1] for found in _TOLD.finditer(spec.document.text)}
-    if len(told) == 1:  # the comment of the config that this one was made from
+    told = {found[1] == "distributed" for found in _TOLD.finditer(spec.document.text)}
+    if len(told) == 1:
         return stem, told.pop()
     # The recipes that torchtune ships: 8B_full.yaml is distributed, and the other is 8B_full_single_device.yaml.
     sized = any(word == "mini" or (word[-1:] == "B" and word[:-1].replace(".", "").isdigit()) for word in words)
@@ -74,8 +74,9 @@ def _recipe(spec: TrainingSpec) -> tuple[str, bool]:
     return stem, "distributed" in words or (sized and ending)
 
 
-# ``tune run --nproc_per_node 2 full_finetune_distributed --config ...``, in a comment: which recipe a config is for.
-_TOLD = re.compile(r"^#[^\n]{0,40}?\btune run (?:--\w+[= ]\S{1,40} ){0,4}(\w+_(?:distributed|single_device))\b", re.M)
+# Names of recipes (``full_finetune_distributed``): in the comment of the config that this one was made from, or what a
+# logger is told that this is.
+_TOLD = re.compile(r"\b(?:full|lora|qat|dev|knowledge)_\w{0,60}?(distributed|single_device)\b")
 
 
 def _names_one_device(stem: str) -> bool:

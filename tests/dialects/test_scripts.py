@@ -191,7 +191,12 @@ def test_the_attention_that_a_script_asks_for(tmp_path: Path, option: str, atten
 
 def test_a_blank_behind_a_backslash_ends_the_command(tmp_path: Path) -> None:
     line = f"python away.py {OPTIONS} --model_name_or_path gpt2 --max_seq_length 64 \\ \n  --use_peft True\n"
-    for text, why in ((line, "a blank behind this backslash"), (line.replace("\\ \n", "\\\n"), "")):
+    commented = line.replace("\\ \n", "\\ # where ours is\n")
+    for text, why in (
+        (line, "a blank behind this backslash"),
+        (commented, "a blank behind this backslash"),
+        (line.replace("\\ \n", "\\\n"), ""),
+    ):
         (tmp_path / "go.sh").write_text(text, encoding="utf-8")
         (spec,) = registry.specs(load(str(tmp_path / "go.sh")))
         assert (why in spec.unknown_reason) if why else spec.unknown_reason == ""

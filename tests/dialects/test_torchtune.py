@@ -337,6 +337,9 @@ def test_the_name_of_a_file_says_the_recipe(path: str, strategy: str) -> None:
             "# tune run lora_finetune_single_device --config a_single_device\n", "mine.yaml", "none", id="one device"
         ),
         pytest.param(
+            "metric_logger: {job_type: full_finetune_distributed}\n", "mine.yaml", "fsdp2", id="what a logger is told"
+        ),
+        pytest.param(
             "# tune run lora_finetune_distributed --config a\n# tune run lora_finetune_single_device --config b\n",
             *("mine.yaml", "none"),
             id="both, which says nothing",
