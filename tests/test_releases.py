@@ -186,6 +186,10 @@ FSDP = """\
 torchrun --nproc_per_node 4 run_clm.py --model_name_or_path Qwen/Qwen2.5-0.5B --dataset_name x --output_dir o \\
   --block_size 512 --bf16 true --fsdp full_shard {more}
 """
+COOKBOOK = """\
+torchrun --nproc_per_node 4 -m llama_recipes.finetuning --enable_fsdp --use_peft --peft_method lora \\
+  --model_name TinyLlama/TinyLlama-1.1B-Chat-v1.0 --context_length 256
+"""
 GLUE = """\
 python run_glue.py --model_name_or_path google-bert/bert-base-uncased --task_name mnli --output_dir o \\
   --per_device_train_batch_size 16 --max_seq_length 512 --attn_implementation eager
@@ -368,6 +372,7 @@ RUNS = {
     "torch.keeps_gradients_as_zeros": Border("run.yaml", GPT2, "1.13.1", "2.0.0"),
     "torch.foreach_is_a_default": Border("run.yaml", STEP, "1.13.1", "2.0.0", "transformers==4.32.0\n"),
     "torch.foreach_adam_keeps_roots": Border("run.yaml", STEP, "2.0.1", "2.1.0", "transformers==4.32.0\n"),
+    "torch.fsdp_keeps_frozen_units": Border("run.sh", COOKBOOK, "2.0.1", "2.1.0"),
     "torch.rms_norm_2.5": Border("run.toml", TORCHTITAN, "2.4.1", "2.5.0"),
     "torch.rms_norm_2.7": Border("run.toml", TORCHTITAN, "2.6.0", "2.7.0"),
     "torch.rms_norm_2.9": Border("run.toml", TORCHTITAN, "2.8.0", "2.9.0"),

@@ -18,6 +18,8 @@ from memlint.facts.spec import DEFAULT, Fact, Name, OnTop, TrainingSpec
 
 _VERSION = "llama-cookbook 0.0.5"
 _LAYER = "LlamaDecoderLayer"
+# Its name until September 2023, when rows were 2,048 tokens whatever the model (ft_datasets/utils.py: Concatenator)
+_FIRST, _FIRST_ROWS = "llama_finetuning", 2048
 # Options that say whose a program is that is called finetuning.py
 _OWN = ("model_name", "enable_fsdp", "batch_size_training", "use_fast_kernels", "peft_method")
 
@@ -38,6 +40,10 @@ def _length(spec: TrainingSpec) -> str:
     packs = way is None or way.value == "packing"
     lm.put(spec, "packing", packs, way)
     lm.put(spec, "padding", not packs, way)
+    length = spec.fact("sequence_length")
+    if packs and families.program(spec) == _FIRST and (length is None or length.origin == DEFAULT):
+        spec.facts.pop("sequence_length", None)
+        lm.put(spec, "sequence_length", _FIRST_ROWS, reason="llama-recipes of August 2023: Concatenator")
     if packs:
         return ""
     spec.facts.pop("sequence_length", None)

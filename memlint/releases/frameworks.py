@@ -105,6 +105,14 @@ BEHAVIOURS: dict[str, Behaviour] = {
         "a step of foreach Adam or AdamW holds two lists as large as all parameters, of roots and of denominators",
         "torch/optim/adam.py and adamw.py: denom = torch._foreach_add(exp_avg_sq_sqrt, eps)",
     ),
+    "torch.fsdp_keeps_frozen_units": Behaviour(
+        "torch",
+        None,
+        (2, 1),
+        MORE,
+        "FSDP gives a unit of frozen weights back at the end of the backward pass alone",
+        "pytorch/pytorch#101982",
+    ),
     "torch.rms_norm_2.5": Behaviour(
         "torch", (2, 5), None, MORE, "rms_norm computes in fp32, and keeps what it widened", "pytorch/pytorch#134106"
     ),

@@ -26,6 +26,11 @@ LORA = "--use_peft --peft_method lora"
             id="a run that states a model alone",
         ),
         pytest.param(
+            "python llama_finetuning.py --model_name meta-llama/Llama-2-7b-hf",
+            {"sequence_length": 2048, "packing": True},
+            id="its first program has rows of its own",
+        ),
+        pytest.param(
             f"{ONE} {LORA}",
             {"tuning": "lora", "lora.r": 8, "lora.targets": ["q_proj", "v_proj"], "lora.dropout": 0.05},
             id="adapters of its own sizes",

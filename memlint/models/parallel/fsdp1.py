@@ -26,9 +26,12 @@ class FlatlySharded(UnitRun):
         self.forward_prefetch = bool(spec.get("parallelism.forward_prefetch", False))
         self.forward_order: list[Unit] = []  # of the steps before
         self.waiting: dict[int, Storage] = {}  # unit -> what its flat gradient has accumulated, unsharded
+        # Frozen weights beside what trains are units of their own, but where a flat parameter has both.
+        mixed = bool(spec.get("parallelism.mixed_units", False))
+        self.keeps_frozen = not mixed and spec.does("torch.fsdp_keeps_frozen_units")
         state.tape.states_late = True
         super().__init__(plan, spec, system, updated, every)
-        if spec.get("parallelism.mixed_units", False):
+        if mixed:
             self._train_whole_units()
         if spec.get("parallelism.as_stored", False):
             # What a module computes with are views of the flat parameter, whose casts autocast never keeps.
@@ -91,6 +94,16 @@ class FlatlySharded(UnitRun):
         if self.backward_prefetch.endswith("PRE"):
             super().prefetch_backward(unit)
 
+    def finish_backward(self) -> None:
+        if self.keeps_frozen:  # _catch_all_reshard
+            for unit in self.units:
+                self.free(unit)
+
+    def reshard(self, unit: Unit) -> None:
+        """Of a unit that is through backward: no hook of it runs where its weights are frozen."""
+        if not (self.keeps_frozen and any(not parameter.requires_grad for parameter in unit.parameters)):
+            self.free(unit)
+
     def reduce(self, unit: Unit) -> None:
         padded = self.shards.padded
         trained = [shard for p, shard in zip(unit.parameters, unit.shards) if p.grad is not None]
@@ -106,9 +119,9 @@ class FlatlySharded(UnitRun):
             if compute is not None:
                 self.waiting[id(unit)] = flat
             if self.plan.reshard:
-                self.free(unit)
+                self.reshard(unit)
             return
-        self.free(unit)
+        self.reshard(unit)
         if compute is None:
             return
         if self.backward_prefetch.endswith("POST"):
