@@ -76,11 +76,18 @@ _LEAST: dict[Name, Any] = {
     **{HYPER + "label_smoothing": 0.0},
 }
 
+# Objects of the fullest image, and between which numbers they are where the data are not known.
+_BOXES: Final[Name] = HYPER + "boxes"
+_BOXES_BETWEEN: Final[Name] = HYPER + "boxes_between"
+
 # What stands under an adapter of which nothing is known: weights that do not train.
 _FROZEN: dict[Name, Any] = {"tuning": "freeze", "freeze.layers": 1, "freeze.modules": ("none",)}
 _ADAPTED = ("lora", "dora")
 
-_BOUNDED = "language_model"
+# The architectures of which a bound can be found, and the one that it is found with: that of a step that holds nothing
+# beside weights, gradients and states, or that of what is known of the model, whose whole step it is.
+STATES: Final = "language_model"
+_BOUNDED: Final = {STATES: STATES, "openmmlab": "openmmlab_least"}
 _SHARING = ("zero", "fsdp1", "fsdp2")
 
 STEP = 256  # tokens: how finely the longest sample that fits is told
@@ -139,7 +146,8 @@ def at_least(
     states, and for the models after which its own is called where nobody knows that one; None where its weights, or
     what trains of them, are not known, either. Raises OutOfWork.
 
-    states_bytes  what weights, gradients and optimizer states of a run take at its peak
+    states_bytes  what weights, gradients and optimizer states of a run take at its peak; of a model that is known in
+                  part, all that this part takes
     ends          of the numbers of devices, only the fewest and the most
     """
     if _is_bounded(spec):
@@ -155,7 +163,7 @@ def at_least(
 
 
 def _is_bounded(spec: TrainingSpec) -> bool:
-    return (spec.architecture or spec.architecture_at_least) == _BOUNDED
+    return (spec.architecture or spec.architecture_at_least) in _BOUNDED
 
 
 def _of_bounds(spec: TrainingSpec) -> tuple[Name, ...]:
@@ -199,12 +207,18 @@ def _plausible(spec: TrainingSpec) -> list[TrainingSpec]:
 
 
 def _least(spec: TrainingSpec) -> TrainingSpec:
+    known = _BOUNDED[spec.architecture or spec.architecture_at_least]
+    if known != STATES:
+        fewest = spec.get(_BOXES_BETWEEN)
+        found = spec.replaced({_BOXES: fewest[0]} if fewest else {})
+        found.architecture = known
+        return found
     least = {**_LEAST, **(_FROZEN if _has_an_unknown_adapter(spec) else {})}
     found = spec.replaced({name: value for name, value in least.items() if value is not None})
     for name, value in least.items():
         if value is None:
             found.facts.pop(name, None)
-    found.architecture, found.missing = _BOUNDED, ()
+    found.architecture, found.missing = STATES, ()
     return found
 
 

@@ -114,7 +114,7 @@ class Judge:
     ) -> Partial | None:
         if not spec.family or spec.derivation is None or spec.unknown_reason == FAILED:
             return None
-        from memlint.partial import at_least, partial
+        from memlint.partial import STATES, at_least, partial
 
         def estimates(stated: TrainingSpec) -> Estimates:
             """Each run of the table is one of its own, which others may equal."""
@@ -124,7 +124,8 @@ class Judge:
             return estimates(stated).own(spans=spans)
 
         def states(stated: TrainingSpec) -> int:
-            return estimates(stated).states_bytes(stated)
+            found = estimates(stated)
+            return (found.states_bytes if stated.architecture == STATES else found.allocated_bytes)(stated)
 
         try:
             with work.limited(work.meter().left // 2):  # the rest is for what the rules ask

@@ -31,6 +31,7 @@ ARCHITECTURES = {
     "rwkv": "rwkv",
     "nanochat": "nanochat",
     "openmmlab": "openmmlab",
+    "openmmlab_least": "openmmlab.least",
     "detectron2": "detectron2",
     "torchvision_detection": "torchvision_detection",
     "yolo": "yolo",

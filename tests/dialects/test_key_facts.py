@@ -161,17 +161,6 @@ torchrun --nproc_per_node 4 train.py "${args[@]}" --rank 32 --gradient_checkpoin
     ),
     Sample(
         "kohya",
-        "data.toml",
-        """[[datasets]]
-resolution = 640
-batch_size = 3
-[[datasets.subsets]]
-image_dir = "pictures"
-""",
-        {"image_size": (640, 2), "micro_batch_size": (3, 3), "workers": (8, 0)},
-    ),
-    Sample(
-        "kohya",
         "train.sh",
         """accelerate launch flux_train_network.py --network_module=networks.lora --network_dim 8 \\
   --train_batch_size=2 --optimizer_type PagedAdamW8bit --sdpa --max_data_loader_n_workers 1

@@ -58,12 +58,22 @@ LIBRARY = True
 
 def build(spec: TrainingSpec) -> System:
     """The System of an OpenMMLab config. Facts: those of ``schemas/openmmlab.schema.json``."""
+    return system(spec, _whole)
+
+
+def _whole(spec: TrainingSpec) -> Module:
+    stated = dictionary(spec)
+    model: Module = fitting(lambda: built(stated, "model", _library(stated)))
+    return model
+
+
+def system(spec: TrainingSpec, make: Callable[[TrainingSpec], Module]) -> System:
+    """What trains a model of these libraries."""
     state.softmax_keeps_input = spec.does("torch.softmax_keeps_its_input")
     state.adds_apart = not spec.does("torch.adds_gradients_in_place")
     state.group_norm_in_two = spec.does("torch.group_norm_by_batch_norm")
     state.transforms_tiles = without_tf32(spec)
-    stated = _dictionary(spec)
-    model: Module = fitting(lambda: built(stated, "model", _library(stated)))
+    model = make(spec)
     for one in model.modules():
         if isinstance(one, NaiveSyncBatchNorm):
             one.devices = spec.get("device_count", 1)
@@ -144,7 +154,7 @@ def _of_points(spec: TrainingSpec, model: scenes.PointModel) -> Callable[[], tup
     return batch
 
 
-def _dictionary(spec: TrainingSpec) -> dict[str, Any]:
+def dictionary(spec: TrainingSpec) -> dict[str, Any]:
     """The model's, with its backbone recomputed where the run is looked at so."""
     stated: dict[str, Any] = spec[HYPER + "model_dictionary"]
     backbone = stated.get("backbone")
