@@ -22,6 +22,10 @@ _PROGRAMS = {
     "train_ppo_ray": ("grpo", 1, 2048),
 }
 _RAY = "train_ppo_ray"
+# OpenRLHF 0.5 to 0.9, cli/train_ppo_ray.py: samples of a pass that learns and of one that is asked, tokens of a prompt
+# and of its answer.
+_FLAT, _FLAT_ASKED, _FLAT_PROMPT, _FLAT_ANSWER = 4, 8, 1024, 1024
+_FLAT_SAYS = "OpenRLHF 0.5 to 0.9: train_ppo_ray"
 _HALF = 2  # bytes of a weight in 16 bits
 
 
@@ -30,15 +34,18 @@ def complete(spec: TrainingSpec) -> TrainingSpec:
     name = families.program(spec)
     method, samples, tokens = _PROGRAMS.get(name, ("", 0, 0))
     ray = name == _RAY
-    if ray and spec.root.get("pretrain") is not None:  # options of releases whose loop is another one
-        method, ray = "", False
+    if ray and spec.root.get("pretrain") is not None:
+        samples, tokens = _FLAT, _flat_length(spec)
+        families.unless_stated(spec, HYPER + "rollout_micro", _FLAT_ASKED, _FLAT_SAYS)
     families.method(spec, method or name.removeprefix("train_"), None, f"{_VERSION}: {name}")
     if method:
         families.unless_stated(spec, "micro_batch_size", samples, f"{_VERSION}: {name}")
+    if method and tokens:
         families.unless_stated(spec, "sequence_length", tokens, f"{_VERSION}: {name}")
     found = lm.model(spec, "model.model_name_or_path")
     families.model_class(spec, "task_type", _VERSION)
-    if spec.root.get("pretrain") is not None and not lm.switched(spec, "flash_attn"):
+    dated = spec.root.get("attn_implementation") is None and spec.root.get("param_dtype") is None
+    if spec.root.get("pretrain") is not None and dated and not lm.switched(spec, "flash_attn"):
         lm.put(spec, "attention", "eager", reason="OpenRLHF, of flat options: eager without flash_attn")
     # models/actor.py hands no labels to the model, so Liger's loss is never asked: log-probabilities come from logits
     for loss in ("fused_linear_cross_entropy", "cross_entropy"):
@@ -68,26 +75,43 @@ def complete(spec: TrainingSpec) -> TrainingSpec:
         lm.put(spec, "reference_model", "copy", spec.fact(lm.HYPER + "ref_model"), f"{_VERSION}: train_dpo.py")
         quantised = spec.fact("quantization.bits")
         found = found or ("" if quantised is None else f"{quantised.key}: a quantised reference is not known")
-    unknown = "shares a card with its rollouts" if name == _RAY else "its trainer keeps of a pass"
-    other = beside if method else OnTop(f"{name}: what {unknown} is not known")
+    other = beside if method else OnTop(f"{name}: what its trainer keeps of a pass is not known")
     return lm.finish(spec, (other, found, families.otherwise(spec), adapted, dtyped))
 
 
 # ---------------------------------------------------------------------------------------------- Ray's cards
 
 
+def _flat_length(spec: TrainingSpec) -> int:
+    """Tokens of the longest prompt and the longest answer, which options of releases before 0.10 say one by one."""
+    prompt, answer = spec.fact(HYPER + "max_prompt_length"), spec.fact(HYPER + "max_completion_length")
+    whole = (_FLAT_PROMPT if prompt is None else prompt.value) + (_FLAT_ANSWER if answer is None else answer.value)
+    known = lm.gap(spec, "prompt_max_len", "generate_max_len") is None
+    if known and "sequence_length" not in spec and (prompt or answer) is not None:
+        lm.put(spec, "sequence_length", whole, answer or prompt, "a prompt and its answer")
+    return whole if known else 0
+
+
 def _on_its_cards(spec: TrainingSpec) -> str:
     """How many cards train the policy, what a pass has, and what lies beside; why that is not known."""
     lm.put(spec, "reference_model", "none", spec.fact(HYPER + "beta"), f"{_VERSION}: a process of its own")
-    if "vision_config" in (spec.get(lm.CONFIG) or {}):
-        lm.put(spec, "model_class", "vision_language", spec.fact("model"))
-        return OnTop(f"{spec['model']}: a model that sees, whose tower trains too")
     nodes, each = spec.fact("machines"), spec.fact(HYPER + "per_node")
     if lm.gap(spec, "num_nodes", "num_gpus_per_node") is None:
         count = (1 if nodes is None else nodes.value) * (8 if each is None else each.value)
         spec.missing = tuple(one for one in spec.missing if one.fact not in ("device_count", "world_size"))
         lm.put(spec, "device_count", count, each or nodes, f"{_VERSION}: {_RAY}")
         lm.put(spec, "world_size", count, each or nodes, f"{_VERSION}: {_RAY}")
+    frozen = spec.fact(HYPER + "frozen_names")
+    names = lm.names_of(frozen.value) if frozen is not None and frozen.value else []
+    if "vision_config" in (spec.get(lm.CONFIG) or {}):
+        lm.put(spec, "model_class", "vision_language", spec.fact("model"))
+        if not names:
+            return OnTop(f"{spec['model']}: a model that sees, whose tower trains too")
+        if all(name.startswith("visual") for name in names):
+            lm.put(spec, "frozen_parts", ["vision_tower"], frozen)
+            return OnTop(f"{spec['model']}: a model that sees: what images take of its samples is not known")
+    if names:
+        return f"{frozen.key if frozen else ''} {', '.join(names)}: what of the model trains is not known"
     why = _tokens(spec) or _residents(spec)
     if not why:
         _asked(spec)
@@ -121,7 +145,8 @@ def _residents(spec: TrainingSpec) -> str:
     how = () if spec.get("parallelism.zero_stage") == 3 else ("whole",)  # get_ds_eval_config
     weight, found, origin = spec.get(HYPER + "beta", 0.01), [], every if all_share else beside
     own = spec.get(lm.CONFIG)
-    if own is not None and weight > 0 and (all_share or (beside is not None and beside.value)):
+    away = lm.switched(spec, "residents_offloaded") and spec.get("parallelism.zero_stage") == 3
+    if own is not None and weight > 0 and (all_share or (beside is not None and beside.value)) and not away:
         found.append((own, _HALF, "words", *how))
     named, remote = spec.fact(HYPER + "reward_model_name"), spec.get(HYPER + "reward_url") or spec.get(HYPER + "agent")
     scores = named is not None and not remote

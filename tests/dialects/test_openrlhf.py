@@ -1,13 +1,16 @@
-"""Family openrlhf: its command lines, by the code of OpenRLHF 0.11."""
+"""Family openrlhf: its command lines, by the code of OpenRLHF 0.5 to 0.11."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from memlint.check import check_paths
 from memlint.estimates import estimate_spec
 from memlint.facts.spec import TrainingSpec
+from memlint.settings import Settings
 from tests.dialects.language_models import run, runs
 
 MODEL = "--model.model_name_or_path meta-llama/Meta-Llama-3-8B"
@@ -123,7 +126,6 @@ def test_the_peak_is_the_sum_by_hand(samples: int, of_a_logit: int) -> None:
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        pytest.param("python -m openrlhf.cli.train_ppo_ray --pretrain x", "rollouts", id="PPO of flat options"),
         pytest.param(
             "deepspeed --module openrlhf.cli.train_kto --pretrain x",
             "train_kto: what its trainer keeps of a pass",
@@ -241,3 +243,79 @@ def test_a_reference_is_shared_by_stage_3_alone(stage: int, bytes_: int) -> None
     assert held.size_bytes == pytest.approx(bytes_, rel=1e-5)
     contexts = [next(one.size_bytes for one in found.components if one.name == "context") for found in (alone, beside)]
     assert contexts[1] == 2 * contexts[0]
+
+
+FLAT = (
+    "python3 -m openrlhf.cli.train_ppo_ray --pretrain Qwen/Qwen2.5-0.5B --bf16 --flash_attn --actor_num_nodes 1 "
+    "--actor_num_gpus_per_node 5 --vllm_num_engines 1 --remote_rm_url http://localhost:1 "
+    "--advantage_estimator group_norm --train_batch_size 60 "
+)
+
+
+@pytest.mark.parametrize(
+    ("options", "facts"),
+    [
+        pytest.param(
+            "",
+            {
+                "method": "grpo",
+                "micro_batch_size": 4,
+                "sequence_length": 2048,
+                "device_count": 5,
+                "gradient_accumulation_steps": 3,
+                "log_probabilities": "rolled_named",
+                "evaluation_batch_size": 8,
+                "resident_models": None,
+            },
+            id="what the program takes where nothing is written",
+        ),
+        pytest.param("--prompt_max_len 100", {"sequence_length": 1124}, id="a prompt and the answer of the default"),
+        pytest.param("--prompt_max_len 100 --generate_max_len 300", {"sequence_length": 400}, id="both"),
+        pytest.param("--max_len 512", {"sequence_length": 512}, id="one length for both"),
+        pytest.param("--micro_rollout_batch_size 2", {"evaluation_batch_size": None}, id="fewer that are asked"),
+        pytest.param("--packing_samples", {"padding_free": True, "sequence_bound": True}, id="without padding"),
+        pytest.param("--colocate_actor_ref", {"processes_per_device": 2}, id="the reference on the same cards"),
+        pytest.param("--colocate_actor_ref --init_kl_coef 0", {"processes_per_device": 1}, id="none is asked"),
+        pytest.param(
+            "--colocate_actor_ref --zero_stage 3 --ref_reward_offload",
+            {"processes_per_device": 1},
+            id="one in host memory",
+        ),
+        pytest.param(
+            "--colocate_all_models --vllm_enable_sleep --vllm_gpu_memory_utilization 0.3 --deepspeed_enable_sleep",
+            {"engine_share": 0.3, "engine_beside": ["parameters", "helper_models"]},
+            id="an engine that sleeps",
+        ),
+        pytest.param("--param_dtype bf16", {"attention": "flash"}, id="the last release of flat options"),
+    ],
+)
+def test_a_policy_by_options_of_before_0_10(options: str, facts: dict[str, Any]) -> None:
+    command = FLAT if "param_dtype" not in options else FLAT.replace("--flash_attn ", "").replace("--bf16 ", "")
+    spec = run(f"{command}{options}\n", "run.sh")
+    assert spec.architecture == "language_model", spec.unknown_reason
+    assert {name: spec.get(name) for name in facts} == facts
+
+
+def test_a_batch_is_shared_by_the_cards_that_train_the_policy(tmp_path: Path) -> None:
+    (tmp_path / "run.sh").write_text(f"export CUDA_VISIBLE_DEVICES=0,1,2,3,4,5,6,7\n{FLAT}\n", encoding="utf-8")
+    report = check_paths([str(tmp_path / "run.sh")], Settings())
+    assert "MEM404" not in {finding.code for finding in report.findings}
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        pytest.param("--freeze_prefix layers.0", "what of the model trains is not known", id="a part that is frozen"),
+        pytest.param("--enable_ema", "its moving average", id="a moving average"),
+    ],
+)
+def test_what_flat_options_leave_open(options: str, reason: str) -> None:
+    assert reason in run(f"{FLAT}{options}\n", "run.sh").unknown_reason
+
+
+def test_a_tower_that_is_frozen_by_its_name_does_not_train() -> None:
+    seeing = FLAT.replace("Qwen/Qwen2.5-0.5B", "Qwen/Qwen2.5-VL-7B-Instruct")
+    whole, frozen = (run(f"{seeing}{more}\n", "run.sh") for more in ("", "--freeze_prefix visual"))
+    assert "whose tower trains too" in whole.unknown_reason
+    assert frozen["frozen_parts"] == ["vision_tower"]
+    assert "what images take" in frozen.unknown_reason
