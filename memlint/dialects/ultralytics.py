@@ -13,8 +13,18 @@ from math import ceil
 from typing import Any
 
 from memlint.architectures import sizes
-from memlint.architectures.yolo import CLASSIFY, DETECT, OBJECTS, OBJECTS_OF_MOSAIC, SEGMENT
-from memlint.dialects import key_facts, sharing
+from memlint.architectures.yolo import (
+    CLASSIFY,
+    DESCRIBED,
+    DETECT,
+    OBJECTS,
+    OBJECTS_OF_MOSAIC,
+    SEGMENT,
+    TEN,
+    beside,
+    ten,
+)
+from memlint.dialects import key_facts, sharing, yolo_files
 from memlint.dialects.accelerate import truth
 from memlint.dialects.stated import gap, put
 from memlint.documents.node import Document, Node
@@ -30,8 +40,13 @@ EPOCHS = 100
 SIDE = sizes.FACTS["image_size"]
 CLASSIFIER_SIZE = 224  # models/yolo/classify/train.py
 TASKS = {"": DETECT, "-seg": SEGMENT, "-cls": CLASSIFY}
-_NAME = re.compile(r"yolo(v8|11)([nsmlx]?)(-seg|-cls)?(?:\.(?:pt|ya?ml))?")
-NETS = "YOLOv8 and YOLO11 (n, s, m, l, x) are, to detect, to segment (-seg) and to classify (-cls)"
+_BESIDE = {"-pose": "Pose", "-obb": "OBB"}  # heads that detect, and say something besides
+_NAME = re.compile(r"yolo(v8|11)([nsmlx]?)(-seg|-cls|-pose|-obb)?(?:\.(?:pt|ya?ml))?")
+_YOLOV5 = re.compile(
+    r"yolov5([nsmlx])u?(?:\.pt)?"
+)  # a name without "u" is taken for the one with it (utils/downloads.py)
+_YOLOV10 = re.compile(r"yolov10([nsmblx])(?:\.(?:pt|ya?ml))?")
+NETS = "YOLOv8 and YOLO11 (n, s, m, l, x), to detect, to segment (-seg) and to classify (-cls), YOLOv5u and YOLOv10 are"
 
 # The library's own data: images to train on, classes (cfg/datasets/*.yaml; classifiers' in its documentation).
 DATA: dict[str, tuple[int, int]] = {
@@ -76,7 +91,7 @@ def complete(spec: TrainingSpec) -> TrainingSpec:
         item = gap(spec, "model")
         spec.unknown_reason = spec.unknown_reason if item is None else f"model is not known: {item.reason}"
         return spec
-    net, letter, task, reason = _net(spec)
+    net, letter, task, reason, more = _net(spec)
     reason = reason or _unknown(spec)
     if not reason:
         put(spec, HYPER + "net", net, spec.fact("model"))
@@ -85,8 +100,11 @@ def complete(spec: TrainingSpec) -> TrainingSpec:
         mosaic = value(spec, "mosaic")
         reason = describe(spec, task, mosaic is None or bool(mosaic), devices(value(spec, "device")))
     reason = reason or _optimizer(spec)
-    spec.unknown_reason = reason
-    if not reason:
+    spec.unknown_reason = reason or more
+    if more and not reason:
+        put(spec, HYPER + "classes", 1, reason="the fewest that there may be")
+        spec.architecture_at_least = ARCHITECTURE
+    elif not reason:
         spec.architecture = ARCHITECTURE
     return spec
 
@@ -133,23 +151,30 @@ def _wrong(name: str, stated: Any, kind: sizes.Kind) -> str:
     return ""
 
 
-def _net(spec: TrainingSpec) -> tuple[str, str, str, str]:
-    """Series, letter and task of a net by its name, and why it is not known, or ""."""
-    from memlint.dialects import companions
-
+def _net(spec: TrainingSpec) -> tuple[str, str, str, str, str]:
+    """Series, letter and task of a net by its name, or as a YAML describes it, why it is not known, or "", and what its
+    head says beside boxes."""
     stated = spec["model"]
     found = _NAME.fullmatch(spec.model_name) if isinstance(stated, str) else None
+    is_a_file = isinstance(stated, str) and stated.endswith((".yaml", ".yml"))
+    if isinstance(stated, str) and (found is None or is_a_file):
+        own = yolo_files.of(stated, spec.document.path)
+        if own is not None:
+            put(spec, HYPER + "net_layers", own.net, spec.fact("model"))
+            put(spec, HYPER + "net_scale", own.scale, spec.fact("model"))
+            return DESCRIBED, own.letter, own.task, own.reason, own.more
+    if found is None and isinstance(stated, str) and (older := _YOLOV5.fullmatch(spec.model_name)) is not None:
+        return "v5u", older[1], DETECT, "", ""
+    if found is None and isinstance(stated, str) and (later := _YOLOV10.fullmatch(spec.model_name)) is not None:
+        put(spec, HYPER + "net_layers", ten(later[1]), spec.fact("model"))
+        put(spec, HYPER + "net_scale", TEN[later[1]], spec.fact("model"))
+        return DESCRIBED, later[1], DETECT, "", ""
     if found is None:
-        return (
-            "",
-            "",
-            "",
-            f"model {stated}: no net of Ultralytics that is known by its name; {NETS}: {key_facts.WAY_OUT}",
-        )
-    if stated.endswith((".yaml", ".yml")) and companions.find(stated, spec.document.path) is not None:
-        return "", "", "", f"model {stated}: a file of this repository, which may say another net than the library's"
+        why = f"model {stated}: no net of Ultralytics that is known by its name; {NETS}: {key_facts.WAY_OUT}"
+        return "", "", "", why, ""
     net, letter, suffix = found.groups()
-    return net, letter or "n", TASKS[suffix or ""], ""
+    more = f"model {stated}: {beside(_BESIDE[suffix])}" if suffix in _BESIDE else ""
+    return net, letter or "n", TASKS.get(suffix or "", DETECT), "", more
 
 
 def _unknown(spec: TrainingSpec) -> str:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from memlint.architectures.yolo import CLASSIFY, OBJECTS, SCALES
+from memlint.architectures.yolo import CLASSIFY, DESCRIBED, OBJECTS, SCALES
 from memlint.facts.spec import HYPER, TrainingSpec
 from memlint.meta import functional as F
 from memlint.meta import optim
@@ -23,8 +23,9 @@ from memlint.meta.ops.formats import channels_last
 from memlint.meta.tensor import DTYPES, DType, Tensor, empty, float16, float32, state, uint8
 from memlint.models.cards import without_tf32
 from memlint.models.system import System
+from memlint.models.yolo.described import DescribedNet
 from memlint.models.yolo.losses import Data, Habits, of_anchors, of_classes, of_points
-from memlint.models.yolo.nets import Net, answered
+from memlint.models.yolo.nets import Both, Chain, Net, answered
 
 LIBRARY = True
 CLEARED_OVER = 0.5  # of the card, before a validation (engine/trainer.py: _clear_memory)
@@ -49,6 +50,8 @@ def build(spec: TrainingSpec) -> System:
     def losses(found: Any, data: Data) -> Tensor:
         if task == CLASSIFY:
             return of_classes(found)
+        if isinstance(found, Both):
+            return of_points(found.many, data, habits) + of_points(found.one, data, habits)
         return of_points(found, data, habits) if own else of_anchors(found, data)
 
     compute = spec.get("compute_dtype", "float32")
@@ -92,10 +95,14 @@ def build(spec: TrainingSpec) -> System:
     )
 
 
-def _net(spec: TrainingSpec, own: bool) -> Net:
+def _net(spec: TrainingSpec, own: bool) -> Chain:
     """The net, with the layers frozen that are. ``own``: the package's, and not yolov5's."""
     net, letter = spec[HYPER + "net"], spec[HYPER + "scale"]
-    model = Net(net, SCALES[net][letter], spec[HYPER + "task"], spec[HYPER + "classes"], letter)
+    if net == DESCRIBED:
+        layers, scale = spec[HYPER + "net_layers"], spec[HYPER + "net_scale"]
+        model: Chain = DescribedNet(layers, scale, letter, spec[HYPER + "classes"])
+    else:
+        model = Net(net, SCALES[net.removesuffix("u")][letter], spec[HYPER + "task"], spec[HYPER + "classes"], letter)
     for number in spec.get(HYPER + "frozen_layers") or ():
         if number < len(model.layers):
             model.layers[number].freeze()

@@ -56,25 +56,43 @@ class Blocks:
         return C3(inputs, outputs, repeats, not neck), outputs
 
 
-class Net(Module):
+class Chain(Module):
+    """Layers, each of which reads what the one before it makes, or what those make that it names: that is kept."""
+
+    layers: list[Module]
+    sources: list[tuple[int, ...]]
+    kept: frozenset[int]
+
+    def forward(self, x: Tensor) -> Any:
+        kept: dict[int, Tensor] = {}
+        for at, (layer, sources) in enumerate(zip(self.layers, self.sources)):
+            x = layer(*(x if source < 0 else kept[source] for source in sources)) if sources else layer(x)
+            if at in self.kept:
+                kept[at] = x
+        return x
+
+
+class Net(Chain):
     """A backbone of four stages, a neck that goes up and down again, and a head over three maps; or the backbone and a
     classifier. Layers are counted as the library counts them, which is how keys name those that are frozen."""
 
     def __init__(self, net: str, scale: Scale, task: str, classes: int, letter: str) -> None:
+        anchors = net == "v5"
+        net = net.removesuffix("u")  # yolov5's backbone and neck under YOLOv8's head
         if task == CLASSIFY and net == "v8":
             scale = scale._replace(most=WIDE_CLASSIFIER)
         self.blocks = Blocks(net, scale, letter)
         self.layers: list[Module] = []
         self.sources: list[tuple[int, ...]] = []
         self.widths: list[int] = []
-        self._backbone(net, task)
+        self._backbone(net, task, anchors)
         if task == CLASSIFY:
             self._classifier(net, classes)
         else:
             levels = self._neck(net)
             widths = [self.widths[at] for at in levels]
-            head = AnchorHead(widths, classes, self._masks(task)) if net == "v5" else None
-            self._add(head or PointHead(widths, classes, net == "v8", self._masks(task)), 0, *levels)
+            head = AnchorHead(widths, classes, self._masks(task)) if anchors else None
+            self._add(head or PointHead(widths, classes, net != "11", self._masks(task)), 0, *levels)
         self.kept = frozenset(at for sources in self.sources for at in sources if at >= 0)
 
     def _add(self, layer: Module, width: int, *sources: int) -> int:
@@ -92,7 +110,7 @@ class Net(Module):
     def _block(self, level: int, neck: bool = False) -> int:
         return self._add(*self.blocks.block(self.widths[-1], level, neck))
 
-    def _backbone(self, net: str, task: str) -> None:
+    def _backbone(self, net: str, task: str, anchors: bool) -> None:
         self._conv(64, 6 if net == "v5" else 3)
         self.stages = {}
         for level in range(2, 6):
@@ -100,7 +118,7 @@ class Net(Module):
             self.stages[level] = self._block(level)
         width = self.widths[-1]
         if task != CLASSIFY or net == "v5":
-            self.stages[5] = self._add(SPPF(width, net == "v5"), width)
+            self.stages[5] = self._add(SPPF(width, anchors), width)
         if net == "11":
             self.stages[5] = self._add(C2PSA(width, self.blocks.repeats(2)), width)
 
@@ -127,14 +145,6 @@ class Net(Module):
 
     def _masks(self, task: str) -> int:
         return self.blocks.channels(256) if task == SEGMENT else 0
-
-    def forward(self, x: Tensor) -> Any:
-        kept: dict[int, Tensor] = {}
-        for at, (layer, sources) in enumerate(zip(self.layers, self.sources)):
-            x = layer(*(x if source < 0 else kept[source] for source in sources)) if sources else layer(x)
-            if at in self.kept:
-                kept[at] = x
-        return x
 
 
 class Classifier(Module):
@@ -170,6 +180,13 @@ class Points(NamedTuple):
     weights: Tensor | None
     prototypes: Tensor | None
     maps: Sequence[Tensor]
+
+
+class Both(NamedTuple):
+    """What YOLOv10's two heads say: one with several anchors for each object, and one with a single one."""
+
+    many: Points
+    one: Points
 
 
 class PointHead(Module):
@@ -237,6 +254,8 @@ class AnchorHead(Module):
 
 def answered(found: Any) -> Tensor | None:
     """What is made of a net's numbers beside a loss: corners, and scores as chances."""
+    if isinstance(found, Both):
+        return answered(found.one)
     if isinstance(found, Points):
         images, _, anchors = found.sides.shape
         bins = F.transpose(F.view(found.sides, images, 4, BINS, anchors), 1, 2)
