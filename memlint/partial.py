@@ -309,7 +309,13 @@ def _candidates(spec: TrainingSpec) -> tuple[str, ...]:
     stated = spec.fact(MODEL)
     if stated is None or not isinstance(stated.value, str):
         return ()
-    return hub.resembling(stated.value, spec.document.path if stated.span is None else stated.span.path)
+    beside = spec.document.path if stated.span is None else stated.span.path
+    called = hub.resembling(stated.value, beside)
+    if len(called) == 1:
+        return called
+    from memlint.dialects import readmes
+
+    return readmes.said_of(stated.value, spec.document.path) or called
 
 
 def _rows(spec: TrainingSpec) -> tuple[int, ...]:

@@ -86,6 +86,12 @@ def resembling(name: str) -> tuple[str, ...]:
     return _of_different_shapes(best)[:MOST]
 
 
+def of_its_family(name: str) -> tuple[str, ...]:
+    """The same of a word that names a family and a size; () for any other word."""
+    wanted = _parsed(name)
+    return resembling(name) if wanted.sizes and _families_in(wanted) else ()
+
+
 def _of_different_shapes(names: list[str]) -> tuple[str, ...]:
     """One of each shape, the smallest first."""
     shapes: dict[tuple[int, str], str] = {}

@@ -157,7 +157,8 @@ def _method(spec: TrainingSpec) -> str:
     for key in PREFERENCES:
         fact = spec.fact(lm.HYPER + key)
         if fact is not None and fact.node is not None:
-            return f"{fact.key} is a key of several of TRL's trainers, and no file says which one reads it"
+            why = f"{fact.key} is a key of several of TRL's trainers, and no file says which one reads it"
+            return OnTop(why)  # all of them train the policy
     spec.facts["method"] = Fact("method", "sft", ASSUMED, reason="no key of another trainer is there")
     return ""
 
