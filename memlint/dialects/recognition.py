@@ -44,7 +44,9 @@ class Match(NamedTuple):
     beneath: frozenset[str] = frozenset()
 
 
-_STARTS = re.compile(r"^if __name__ == ['\"]__main__['\"]|\.backward\(", re.MULTILINE)
+_STARTS = re.compile(
+    r"^if __name__ == ['\"]__main__['\"]|\.backward\(|\.parse_args\(|^[\w.]+\.(?:fit|train)\(", re.MULTILINE
+)
 
 
 class Recogniser:

@@ -18,6 +18,8 @@ NAMES = "train_dataloader = dict(batch_size=2)\noptim_wrapper = dict(type='Optim
         pytest.param(NAMES, ["openmmlab"], id="a config of mmengine"),
         pytest.param(NAMES + "\nif __name__ == '__main__':\n    main()\n", [], id="a program with such names"),
         pytest.param(NAMES + '\nif __name__ == "__main__":\n    main()\n', [], id="in double quotes"),
+        pytest.param("args = parser.parse_args()\n" + NAMES, [], id="one that reads options"),
+        pytest.param(NAMES + "\nmodel.fit(train_objectives=[(train_dataloader, loss)])\n", [], id="one that trains"),
         pytest.param(
             "from mmengine.config import read_base\nmodels = []\nwith read_base():\n    from .a import b\n",
             [],

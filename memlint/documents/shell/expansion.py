@@ -9,7 +9,7 @@ from itertools import islice
 from typing import Any
 
 from memlint import work
-from memlint.documents.shell import arithmetic, braces, folders
+from memlint.documents.shell import arithmetic, braces, counts, folders
 from memlint.documents.shell.literals import ansi, held, literal, unknown, written
 from memlint.documents.shell.tree import EXPANSIONS, WORD_ACTIVE, start_of, topmost
 from memlint.documents.shell.variables import Environment, Variable
@@ -178,8 +178,9 @@ class Expander:
         if body is not None:
             return used(body, source.chain(start, end), quoted)
         folder = folders.output(source.text[start:end], os.path.basename(source.path), self._held)
-        if folder is not None:
-            return written(source, start, end, folder, quoted)
+        printed = counts.output(source.text[start:end], self._held) if folder is None else folder
+        if printed is not None:
+            return written(source, start, end, printed, quoted)
         return [unknown(source, start, end, "the output of a command", quoted)]
 
     def _held(self, name: str) -> str | None:
