@@ -44,6 +44,7 @@ COUNTED: dict[str, tuple[str, int]] = {
     "oumi": (f"{SAMPLES}/oumi/run.yaml", SMOLLM2),
     "peft": (f"{SAMPLES}/peft/training_params.json", QWEN),
     "simpo": (f"{SAMPLES}/simpo/run.yaml", SMOLLM2),
+    "image-loop": (f"{SAMPLES}/image_loop/train.py", 25_557_032),  # ResNet-50
     "timm": (f"{SAMPLES}/timm/run.sh", 25_557_032),  # ResNet-50
     "torchvision": (f"{SAMPLES}/torchvision/run.sh", 25_557_032),  # ResNet-50
     "torchtitan": (f"{EXAMPLES}/torchtitan_llama3_8b.toml", LLAMA_8B),

@@ -69,6 +69,7 @@ _IMAGES = frozenset(
         "open-clip",
         "swin",
         "torchvision",
+        "image-loop",
     )
 )
 _TOKENS = frozenset(("lingua", "maxtext", "levanter", "opennmt"))

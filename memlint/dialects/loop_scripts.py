@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from memlint.dialects import loop_calls, turns
+from memlint.dialects import image_loops, loop_calls, turns
 from memlint.dialects.loop_structure import flat
 from memlint.dialects.made import (
     MAX_CHAIN,
@@ -77,9 +77,14 @@ def script(found: Loops, path: str) -> Script | None:
                 why = OnTop(f"{path}: {turn.batches.where} trains in another loop, whose memory may be more")
                 return first[1]._replace(unknown=why)
             continue
-        said, reason = _Reader(path, program, turn, loop).said()
+        family, kind = FAMILY, Reader
+        if image_loops.made(root(turn.model[0])) is not None:
+            from memlint.dialects.image_programs import OfImages
+
+            family, kind = image_loops.FAMILY, OfImages
+        said, reason = kind(path, program, turn, loop).said()
         reason = reason or _doubt(program, path, said)
-        first = turn, Script(FAMILY, Node(said, turn.place), program.document, reason, False, True)
+        first = turn, Script(family, Node(said, turn.place), program.document, reason, False, True)
     if first is not None:
         return first[1]
     if not why:
@@ -103,7 +108,7 @@ def _doubt(program: Program, path: str, said: Mapping[str, Node]) -> str:
     return ""
 
 
-class _Reader:
+class Reader:
     """A program and the turn of its loop, on their way to a family's keys."""
 
     def __init__(self, path: str, program: Program, turn: turns.Turn, loop: Loop) -> None:
@@ -187,7 +192,7 @@ class _Reader:
 
     def moved(self, call: Node) -> None:
         """``to`` takes a device, a dtype, or both."""
-        dtype = _dtype(argument(call, "dtype", 0)) or _dtype(argument(call, "dtype", 1))
+        dtype = dtype_of(argument(call, "dtype", 0)) or dtype_of(argument(call, "dtype", 1))
         if dtype:
             self.put("dtype", call, dtype)
 
@@ -403,7 +408,7 @@ class _Reader:
             return
         if enabled is not None and enabled.value is not True:
             self.stop("whether autocast is enabled is not known", enabled)
-        text = "float16" if dtype is None else _dtype(dtype)
+        text = "float16" if dtype is None else dtype_of(dtype)
         device = argument(context, "device_type", 0)
         if dtype is None and device is not None and device.value == "cpu":
             text = "bfloat16"
@@ -518,14 +523,14 @@ class _Reader:
 
 
 # What is put around a model, and who reads it.
-_AROUND_A_MODEL: dict[str, Callable[[_Reader, Node], None]] = {
-    DOUBT: _Reader.doubted,
-    "get_peft_model": _Reader.adapted,
-    "to": _Reader.moved,
-    "compile": _Reader.compiled,
-    "DistributedDataParallel": _Reader.distributed,
-    "DDP": _Reader.distributed,
-    "initialize": _Reader.given_to_deepspeed,
+_AROUND_A_MODEL: dict[str, Callable[[Reader, Node], None]] = {
+    DOUBT: Reader.doubted,
+    "get_peft_model": Reader.adapted,
+    "to": Reader.moved,
+    "compile": Reader.compiled,
+    "DistributedDataParallel": Reader.distributed,
+    "DDP": Reader.distributed,
+    "initialize": Reader.given_to_deepspeed,
 }
 
 
@@ -559,7 +564,7 @@ def _through(node: Node | None) -> Node | None:
     return None
 
 
-def _dtype(node: Node | None) -> str:
+def dtype_of(node: Node | None) -> str:
     """A dtype of torch's by its name; "" for anything else."""
     value = node.value if node is not None else None
     text = value.text if isinstance(value, Unresolved) else str(value)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from memlint.dialects import image_loops
 from memlint.dialects import loop_calls as calls
 from memlint.documents.node import Node, Unresolved
 from memlint.documents.programs.call_nodes import argument, name_of, target_of, values_of
@@ -66,18 +67,21 @@ def _part(node: Node) -> Node | None:
 def root(node: Node | None) -> Node | None:
     """What was made first; of anything but a model, the condition that is not known and may have put another in its
     place."""
-    from memlint.dialects.scripts import is_a_model
-
     found = chain(node)
-    if not found or is_a_model(found[-1]):
+    if not found or is_of_library(found[-1]):
         return found[-1] if found else None
     return next((one for one in found if name_of(one) == DOUBT), found[-1])
 
 
 def is_model(node: Node | None) -> bool:
+    return is_of_library(root(node))
+
+
+def is_of_library(call: Node | None) -> bool:
+    """Whether a call makes a model of a library that is described."""
     from memlint.dialects.scripts import is_a_model
 
-    return is_a_model(root(node))
+    return is_a_model(call) or image_loops.made(call) is not None
 
 
 def optimizer_of(made: Node | None) -> str | None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
+from memlint.dialects import image_loops
 from memlint.dialects import loop_calls as calls
 from memlint.dialects.loop_structure import flat, inner_loop, is_backward, is_step, steps
 from memlint.dialects.made import (
@@ -40,8 +41,9 @@ from memlint.documents.programs.turn import (
 from memlint.facts.spec import OnTop
 from memlint.named_tuple import NamedTuple
 
-# Sorts of values.
+# Sorts of values. SMALL: what a classifier of images returns, and all that is made of it.
 BATCH, OUTPUTS, LOSS, LOGITS, PLAIN, STRANGE = "batch", "outputs", "loss", "logits", "plain", "strange"
+SMALL = "small"
 NEXT, LABELS = "next", "labels"  # a view of a batch from each row's second token on, and a copy of that
 
 
@@ -202,6 +204,10 @@ class _Reader:
         return self.sorts.get(number or 0, Sort(PLAIN))
 
     def make(self, entry: Make) -> None:
+        small = any(self.sort(number).kind == SMALL for number in entry.values if number is not None)
+        if small and not is_backward(entry) and not is_step(entry):
+            self.sorts[entry.number] = Sort(PLAIN if without_gradients(entry) else SMALL)
+            return
         self.sorts[entry.number] = getattr(self, f"_{entry.kind}")(entry)
 
     def let(self, entry: Make, words: str, kind: str) -> Sort:
@@ -390,6 +396,9 @@ class _Reader:
             if self.sort(number).number < 0:
                 self.shorter = 1
         self.calls.append(entry)
+        if image_loops.made(root(entry.callee)) is not None:
+            self.is_followed = False
+            return Sort(SMALL)
         for name in calls.OTHER_OUTPUTS:
             told = entry.named.get(name)
             if told is not None and told.value not in (None, False):
@@ -481,7 +490,7 @@ class _Reader:
     def goes_backward(self, entry: Make, of: Sort) -> Sort:
         if of.kind == STRANGE:
             self.bounded(of.why + ": what the loss keeps is not described")
-        elif of.kind != LOSS:
+        elif of.kind not in (LOSS, SMALL):
             self.bounded(f"{entry.where} goes backward from what is not followed")
         elif self.backward:
             self.bounded(f"the loop goes backward twice in a turn ({self.backward[0].where} and {entry.where})")

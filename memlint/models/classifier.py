@@ -104,6 +104,8 @@ class Classification:
             accumulation=spec.get("gradient_accumulation_steps", 1),
             autocast=self.autocast,
             ema=(self.model,) if spec.get("ema", False) else (),
+            keeps_gradients=bool(spec.get("gradients_kept", False)),
+            clears_late=bool(spec.get(HYPER + "clears_late", False)),
             resident=self.resident(),
             uses=frozenset({"matmul", "convolution"}),
         )

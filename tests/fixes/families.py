@@ -254,6 +254,19 @@ SMALL = {
         "  --model-ema --sched cosine # with an average\n",
         1.2,
     ),
+    "image-loop": _file(
+        "train.py",
+        "import timm\nimport torch\nfrom torch import nn\nfrom torch.utils.data import DataLoader\n"
+        "from torchvision import datasets, transforms\n\n"
+        "augment = transforms.Compose([transforms.CenterCrop(64), transforms.ToTensor()])  # small\n"
+        "loader = DataLoader(datasets.ImageFolder('train', transform=augment), batch_size=256)  # 256 images\n"
+        "model = timm.create_model('resnet18', num_classes=10).to('cuda')\n"
+        "criterion = nn.CrossEntropyLoss()\n"
+        "optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)\n"
+        "for images, labels in loader:\n    optimizer.zero_grad()\n"
+        "    loss = criterion(model(images.to('cuda')), labels.to('cuda'))\n    loss.backward()\n"
+        "    optimizer.step()\n",
+    ),
     "training-loop": _file(
         "train.py",
         "from accelerate import Accelerator\nfrom torch.optim import AdamW\nfrom torch.utils.data import DataLoader\n"
