@@ -24,7 +24,7 @@ from memlint.dialects.stated import (
     spellings,
 )
 from memlint.facts.derive import Graph
-from memlint.facts.spec import ASSUMED, HYPER, WRITTEN, Fact, OnTop, TrainingSpec, named
+from memlint.facts.spec import ASSUMED, HYPER, WRITTEN, Fact, Name, OnTop, TrainingSpec, named
 from memlint.named_tuple import NamedTuple
 
 NOTHING: Mapping[str, str] = {}
@@ -57,6 +57,7 @@ def tokens(spec: TrainingSpec) -> None:
     put(spec, "sample_bytes", size, reason=reason)
 
 
+OWN_MODEL: Name = "own_model"  # the fact, and the architecture, of a model that a repository's own code says
 _NEEDED: dict[str, str] = {
     "micro_batch_size": "per_device_train_batch_size",
     "sequence_length": "max_length",
@@ -112,15 +113,16 @@ def finish(spec: TrainingSpec, reasons: Iterable[str], keys: Mapping[str, str] =
     reason = next(iter(given), "") or undecided or _needed(spec, needed)
     if spec.get("parallelism.zero_stage") == 3:
         _loaded_whole(spec)
-    spec.architecture = None if reason else ARCHITECTURE
+    architecture = OWN_MODEL if OWN_MODEL in spec else ARCHITECTURE
+    spec.architecture = None if reason else architecture
     spec.unknown_reason = reason
     shares = spec.get("parallelism.strategy") in ("zero", "fsdp1", "fsdp2")
     if shares and not reason and "device_count" not in spec and "parallelism.shard" not in spec:
         spec.unknown_reason = _uncounted(spec)
-        spec.architecture_on_devices, spec.architecture = ARCHITECTURE, None
+        spec.architecture_on_devices, spec.architecture = architecture, None
     elif reason and not undecided and all(isinstance(one, OnTop) for one in given):
         of_states = {name: key for name, key in needed.items() if name not in _OF_SAMPLES}
-        spec.architecture_at_least = "" if _needed(spec, of_states) else ARCHITECTURE
+        spec.architecture_at_least = "" if _needed(spec, of_states) else architecture
     return spec
 
 
@@ -148,7 +150,7 @@ def _needed(spec: TrainingSpec, keys: Mapping[str, str]) -> str:
             return f"{written.key} is null: no limit" if written else not_stated(spec, key, *spellings(spec, name))
     if spec.get("parallelism.strategy") == "zero" and "parallelism.zero_stage" not in spec:
         return not_stated(spec, "zero_stage", "stage")
-    if CONFIG not in spec and DECODER not in spec:
+    if CONFIG not in spec and DECODER not in spec and OWN_MODEL not in spec:
         return not_stated(spec, "model_name_or_path", *spellings(spec, "model"))
     return ""
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from memlint.architectures import gpt2
-from memlint.dialects import companions, native
+from memlint.dialects import companions, nanogpt_forks, native, own_code
 from memlint.dialects import language_model as lm
 from memlint.documents.node import Document, Edit, Node
 from memlint.facts.derive import Graph, Step
@@ -37,27 +37,51 @@ _READS_COMMANDS = re.compile(
 
 
 def _own_model(spec: TrainingSpec) -> str:
-    """What the model of this repository's own train.py has that nanoGPT's has not: forks keep the trainer and its
-    names, and change the model."""
-    from memlint.dialects import own_code, scripts
+    """The model of this repository's own train.py, where that is not nanoGPT's: forks keep the trainer and its names,
+    and change the model. The optimizer is another matter."""
+    own = nanogpt_forks.trainer(spec)
+    why = _another(spec, own)
+    other = nanogpt_forks.other_optimizer(spec, own)
+    if other or not why or own is None or not _is_made(own):
+        return other or why
+    length, unknown = nanogpt_forks.sizes(spec, own)
+    if unknown:
+        return f"{why}, and {unknown}"
+    if length is not None:
+        spec.facts["sequence_length"] = length
+    rows = _CHARACTERS.get(str(lm.setting(spec, "dataset")))
+    fact = Fact("own_model", nanogpt_forks.told(spec, own, rows), ASSUMED, reason=why)
+    spec.facts["own_model"] = fact
+    return ""
 
+
+def _is_made(own: own_code.Module) -> bool:
+    """Whether the program makes its model itself, at its top level, by names of its repository."""
+    return "model_args" in own.text or "GPTConfig" in own.imported
+
+
+def _another(spec: TrainingSpec, own: own_code.Module | None) -> str:
+    """What the model has that nanoGPT's has not; "" where it is nanoGPT's."""
     path = spec.document.path
-    own = own_code.module(path) if path.endswith(".py") else None
-    if own is None or "GPTConfig" not in {*own.imported, *own.classes}:  # a file of assignments
-        found = scripts.file_of(spec.launch, spec.document) if spec.launch is not None else None
-        own = own_code.module(found or companions.find("train.py", path) or "")
     if own is None:
-        return ""
+        beside = own_code.module(companions.find("model.py", path) or "")
+        if beside is None or "GPTConfig" not in beside.classes:
+            return ""
+        why = _differs(beside)
+        return f"{why}, and which program takes this file is not said" if why else ""
     if own.path != path and not own_code.matches(own.path, _READS_COMMANDS):
         return f"{own.path} reads no words of its command, and no file of assignments: what it trains is said elsewhere"
-    made = own
-    if "GPTConfig" not in own.classes:
-        source, _ = own.imported.get("GPTConfig", ("", ""))
-        there = own_code.imported(source, own.path)
-        module = own_code.module(there[0]) if there is not None else None
-        if module is None or "GPTConfig" not in module.classes:
-            return "" if source else f"{own.path} makes no GPTConfig of nanoGPT's: its model is its own"
-        made = module
+    if "GPTConfig" in own.classes:
+        return _differs(own)
+    source, _ = own.imported.get("GPTConfig", ("", ""))
+    there = own_code.imported(source, own.path)
+    module = own_code.module(there[0]) if there is not None else None
+    if module is None or "GPTConfig" not in module.classes:
+        return "" if source else f"{own.path} makes no GPTConfig of nanoGPT's: its model is its own"
+    return _differs(module)
+
+
+def _differs(made: own_code.Module) -> str:
     for name, part in sorted(made.classes.items(), key=lambda item: item[0] != "GPTConfig"):
         if name == "GPTConfig":
             fields = [
@@ -84,7 +108,16 @@ def _layers(part: ast.ClassDef) -> Iterator[str]:
                     yield name
 
 
+def _beside(spec: TrainingSpec) -> tuple[str, dict[str, Fact]]:
+    """A fork's train.py has defaults of its own."""
+    spec.facts.update(nanogpt_forks.defaults(spec))
+    return "", {}
+
+
 def _model(spec: TrainingSpec) -> str:
+    if spec.get("own_model") is not None:
+        spec.model_name = "a model of the repository's own"
+        return ""
     start, length = spec.fact(lm.HYPER + "init_from"), spec.fact("sequence_length")
     dropout = lm.setting(spec, "dropout") or 0.0
     if length is None or start is None:
@@ -158,10 +191,10 @@ def _on_cpu(spec: TrainingSpec) -> str:
 
 
 FAMILY = lm.Family(
-    beside=None,
+    beside=_beside,
     follows=Graph(
         Step(_on_cpu),
-        Step(_own_model),
+        Step(_own_model, ("own_model", "sequence_length")),
         Step(_model, (*native.MODEL_FACTS, "model", "pretrained")),
         Step(_precision, ("parameter_dtype", "compute_dtype", "autocast", "loss_scaling")),
         Step(_processes, (*native.DEVICES, "gradient_accumulation_steps"), ("parallelism.",)),

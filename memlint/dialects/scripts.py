@@ -291,9 +291,17 @@ def _of_detectron2(path: str, text: str, options: Mapping[str, Node], is_started
 
 
 # Libraries whose programs are told by what they make: words of such a program, and who reads it.
+def _of_nanogpt(path: str, text: str, options: Mapping[str, Node], is_started: bool) -> Script | None:
+    """nanoGPT's train.py and its forks': its own assignments are the run, with what the command says over them."""
+    place = Span(path, 1, 1, 1, 1)
+    document = Document(path, "python", text, Node({}, place), (), (), {path: text})
+    return Script("nanogpt", document.root, document) if is_started else None
+
+
 _BY_LIBRARY: tuple[tuple[tuple[str, ...], Callable[[str, str, Mapping[str, Node], bool], Script | None]], ...] = (
     (("ultralytics", "YOLO("), _of_ultralytics),
     (("detectron2", "DefaultTrainer"), _of_detectron2),
+    (("exec(open(", "configurator", ".backward()", "gradient_accumulation_steps"), _of_nanogpt),
 )
 
 

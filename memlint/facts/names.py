@@ -210,6 +210,7 @@ ListFact = Literal[
 ]
 MappingFact = Literal[
     "hyperparameters.config",
+    "own_model",
     "adapter.options",
 ]
 AnyFact = Literal[
@@ -259,6 +260,7 @@ Facts = TypedDict(
         "hyperparameters.config": dict[str, Any],
         "model_class": str,
         "labels": int,
+        "own_model": dict[str, Any],
         "implementation": str,
         "decoder": Any,
         "llava": Any,

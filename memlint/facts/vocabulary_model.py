@@ -27,6 +27,12 @@ MODEL = (
     ),
     Entry("labels", "integer", "of the classification heads", "classes", "2"),
     Entry(
+        "own_model",
+        "mapping",
+        "a model of the repository's own code: the texts of the program that makes it and of the modules that it "
+        "imports, and what its command sets",
+    ),
+    Entry(
         "implementation",
         "word",
         "whose code runs: `transformers`, `torchtune`, `torchtitan`, `litgpt`, `nanogpt`, `llm_c`, `megatron`, `neox`, "

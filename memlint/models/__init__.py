@@ -42,6 +42,7 @@ ARCHITECTURES = {
     "dit": "dit",
     "deit": "deit",
     "recorded": "recorded",
+    "own_model": "own",
 }
 
 
