@@ -8,7 +8,7 @@ from __future__ import annotations
 from memlint.architectures.deit import MODELS, PATCH
 from memlint.dialects import key_facts
 from memlint.dialects import language_model as lm
-from memlint.dialects.timm import OPTIMIZERS
+from memlint.dialects.timm import OF_LIBRARIES, OPTIMIZERS
 from memlint.documents.node import Document, Node
 from memlint.facts.spec import ASSUMED, DEFAULT, HYPER, Fact, Name, TrainingSpec
 
@@ -56,7 +56,10 @@ def complete(spec: TrainingSpec) -> TrainingSpec:
         return spec
     if HYPER + "num_classes" not in spec:
         _put(spec, HYPER + "num_classes", _CLASSES[spec[HYPER + "data_set"]], "DeiT: datasets.py")
-    _put(spec, "optimizer", OPTIMIZERS[str(spec["optimizer"]).lower()])
+    stated = str(spec["optimizer"]).lower()
+    optimizer, library = OF_LIBRARIES[stated] if stated in OF_LIBRARIES else (OPTIMIZERS[stated], "torch")
+    _put(spec, "optimizer", optimizer)
+    _put(spec, "optimizer_library", library)
     _put(spec, "optimizer_implementation", "foreach", "torch.optim on CUDA")
     _put(spec, "parameter_dtype", "float32")
     fused = spec.does("torch.has_fused_attention") and spec.does("timm.fuses_attention")
@@ -97,6 +100,6 @@ def _unknown(spec: TrainingSpec) -> str:
             return f"--{key.replace('_', '-')}: {what} is not known"
     if HYPER + "num_classes" not in spec and spec.get(HYPER + "data_set") not in _CLASSES:
         return f"how many classes --data-set {spec.get(HYPER + 'data_set')} has is not known"
-    if str(spec.get("optimizer")).lower() not in OPTIMIZERS:
+    if str(spec.get("optimizer")).lower() not in {*OPTIMIZERS, *OF_LIBRARIES}:
         return f"--opt {spec.get('optimizer')}: timm's optimizer is not known"
     return ""

@@ -19,6 +19,13 @@ spell = key_facts.spell
 _SOURCE = "timm 1.0: train.py"
 # torch's own, which timm takes as they are: its name -> torch's. Others are written by timm.
 OPTIMIZERS = {"sgd": "sgd", "nesterov": "sgd", "momentum": "sgd", "adam": "adam", "adamw": "adamw"}
+# What timm's factory takes of its own, and of apex (``fused``): its name -> the optimizer's, and whose it is.
+OF_LIBRARIES = {
+    **dict.fromkeys(("lamb", "lambc", "lambw", "lambcw"), ("lamb", "timm")),
+    **dict.fromkeys(("rmsproptf", "rmsproptfw"), ("rmsprop", "timm")),
+    "fusedlamb": ("lamb", "apex"),
+    **dict.fromkeys(("fusedadam", "fusedadamw"), ("adamw", "apex")),
+}
 # Options that make another model or another loop of it -> what is not known of it.
 _OTHERWISE = {
     "torchscript": "a scripted model",
@@ -113,7 +120,7 @@ def _unknown(spec: TrainingSpec, model: str) -> str:
     if gap is not None:
         return f"{gap.key} is not known: {gap.reason}"
     optimizer = spec.get("optimizer", "sgd")
-    if optimizer not in OPTIMIZERS:
+    if optimizer not in OPTIMIZERS and optimizer not in OF_LIBRARIES:
         return f"timm's optimizer {optimizer!r} is not known"
     return ""
 
@@ -131,6 +138,11 @@ def _size(spec: TrainingSpec, own: int, name: str) -> None:
 
 def _optimizer(spec: TrainingSpec) -> None:
     stated = spec.fact("optimizer")
+    if stated is not None and str(stated.value) in OF_LIBRARIES:
+        name, library = OF_LIBRARIES[str(stated.value)]
+        spec.facts["optimizer"] = stated._replace(value=name)
+        lm.put(spec, "optimizer_library", library, stated)
+        return
     if stated is not None:
         spec.facts["optimizer"] = stated._replace(value=OPTIMIZERS[str(stated.value)])
     if "optimizer_implementation" not in spec:

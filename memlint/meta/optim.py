@@ -416,6 +416,7 @@ OPTIMIZERS: dict[str, type[Optimizer]] = {
     # where a library's is not that of torch, or of bitsandbytes for 8 bits
     "adamw apex": ApexAdam,
     "adam apex": ApexAdam,
+    "lamb apex": ApexAdam,
     "adamw deepspeed": PlainAdam,
     "adam deepspeed": PlainAdam,
     "adamw bitsandbytes": BitsAndBytes,
@@ -433,12 +434,16 @@ OPTIMIZERS: dict[str, type[Optimizer]] = {
 }
 
 
+# Libraries whose optimizers are all in this table.
+_HERE = frozenset(("torch", "apex", "deepspeed", "bitsandbytes", "torchao", "transformers"))
+
+
 def known(name: str, library: str = "torch") -> str:
     """The key of :data:`OPTIMIZERS` for a library's optimizer; "" where it is not known."""
     if f"{name} {library}" in OPTIMIZERS:
         return f"{name} {library}"
-    if name not in OPTIMIZERS:
+    if name not in OPTIMIZERS or library not in _HERE:
         from memlint.meta import optim_libraries, optim_low_rank  # most runs do without
 
         OPTIMIZERS.update({**optim_libraries.KINDS, **optim_low_rank.KINDS})
-    return name if name in OPTIMIZERS else ""
+    return next((one for one in (f"{name} {library}", name) if one in OPTIMIZERS), "")

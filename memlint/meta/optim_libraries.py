@@ -520,7 +520,44 @@ class NanochatMuon(Optimizer):
         del made
 
 
+class TimmLamb(PlainAdam):
+    """timm's ``Lamb`` (``optim/lamb.py``), which goes over one parameter after the other, and from 1.0.23 on over so
+    many at once as the card's cache has room for."""
+
+    def _step(self, parameters: list[Tensor]) -> None:
+        gradient = denominator = update = None
+        for parameter in parameters:
+            self._label(parameter, "step temporaries")
+            gradient = empty_like(parameter)  # clipped
+            root = empty_like(parameter, self.state_dtype)
+            denominator = empty_like(parameter, self.state_dtype)
+            del root
+            update = empty_like(parameter, self.state_dtype)
+        del gradient, denominator, update
+
+
+class TimmRMSprop(PlainAdam):
+    """timm's ``RMSpropTF`` with momentum and weight decay (``optim/rmsprop_tf.py``), one parameter after the other."""
+
+    moments = ("mean of squares", "momentum")
+
+    def _step(self, parameters: list[Tensor]) -> None:
+        gradient = average = None
+        for parameter in parameters:
+            self._label(parameter, "step temporaries")
+            gradient = empty_like(parameter)  # decayed
+            square = empty_like(parameter, self.state_dtype)
+            difference = empty_like(parameter, self.state_dtype)
+            del square, difference
+            average = empty_like(parameter, self.state_dtype)
+            negative = empty_like(parameter, self.state_dtype)
+            del negative
+        del gradient, average
+
+
 KINDS: dict[str, type[Optimizer]] = {
+    "lamb timm": TimmLamb,
+    "rmsprop timm": TimmRMSprop,
     "lomo": Lomo,
     "adalomo": AdaLomo,
     "adam_mini": AdamMini,

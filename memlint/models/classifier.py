@@ -12,6 +12,7 @@ from typing import Any
 from memlint.architectures.library_models import CLASSES, timm_program
 from memlint.facts.spec import HYPER, TrainingSpec
 from memlint.meta import functional as F
+from memlint.meta import optim
 from memlint.meta.ops.formats import channels_last
 from memlint.meta.tensor import DTYPES, DType, Storage, Tensor, empty, float32, int64
 from memlint.models import program as programs
@@ -99,7 +100,7 @@ class Classification:
             model=self.model,
             batch=self.batch,
             loss=self.loss,
-            optimizer=name,
+            optimizer=optim.known(name, spec.get("optimizer_library", "torch")) or name,
             optimizer_options=options,
             accumulation=spec.get("gradient_accumulation_steps", 1),
             autocast=self.autocast,

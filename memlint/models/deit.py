@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from memlint.architectures.deit import MODELS
 from memlint.facts.spec import HYPER, TrainingSpec
+from memlint.meta import optim
 from memlint.meta.nn import Conv, LayerNorm, Linear, Module, parameter
 from memlint.meta.tensor import DTYPES, DType, Tensor, empty, float32, int64
 from memlint.models import dit, mae
@@ -63,7 +64,7 @@ class Run:
             model=self.model,
             batch=self.batch,
             loss=self.loss,
-            optimizer=name,
+            optimizer=optim.known(name, spec.get("optimizer_library", "torch")) or name,
             optimizer_options=options,
             groups=self.groups(),
             autocast=self.autocast,

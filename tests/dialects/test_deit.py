@@ -65,7 +65,7 @@ def test_a_model_has_as_many_parameters_as_are_known(model: str, parameters: int
         ("--model deit_large_patch16_LS", "is none of models.py's"),
         ("--model deit_base_patch16_224 --cosub", "two submodels"),
         ("--model deit_base_patch16_224 --bce-loss", "a binary loss"),
-        ("--model deit_base_patch16_224 --opt fusedlamb", "timm's optimizer is not known"),
+        ("--model deit_base_patch16_224 --opt madgrad", "timm's optimizer is not known"),
         ("--model deit_base_patch16_224 --data-set INAT", "how many classes"),
         ("--model deit_base_patch16_224 --input-size 230", "takes patches of 16 pixels"),
         ("--model deit_base_patch16_224 --token-drop 0.1", "is no option of DeiT's own program"),

@@ -84,6 +84,25 @@ def test_an_optimizer_that_timm_wrote_is_unknown_by_its_name(optimizer: str) -> 
     assert f"timm's optimizer {optimizer!r}" in spec.unknown_reason
 
 
+@pytest.mark.parametrize(
+    ("optimizer", "states"),
+    [
+        pytest.param("lamb", 8, id="two moments"),
+        pytest.param("rmsproptf", 8, id="a mean of squares, and momentum"),
+        pytest.param("fusedlamb", 8, id="apex's kernels"),
+        pytest.param("fusedadam", 8, id="apex's Adam"),
+    ],
+)
+def test_optimizers_of_timm_s_own_and_of_apex_keep_what_theirs_do(optimizer: str, states: int) -> None:
+    spec = run(COMMAND.replace("adamw", optimizer) + "\n", "run.sh")
+    assert spec.unknown_reason == ""
+    made = record(spec)
+    begin = next(at for at, phase in made.tape.marks if phase == "forward")
+    births = [event for event in made.tape.events[:begin] if event >= 0]
+    kept = sum(made.tape.sizes[event] for event in births if made.tape.labels[event].component == "optimizer")
+    assert kept == states * made.trainable_parameters
+
+
 def test_a_model_whose_program_does_not_ship_is_unknown_by_its_name() -> None:
     spec = run(COMMAND.replace("resnet18", "no_such_net") + "\n", "run.sh")
     assert spec.unknown_reason.startswith("the model no_such_net is none of timm's that memlint knows: ")

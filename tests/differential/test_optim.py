@@ -165,6 +165,20 @@ def test_optimizers_of_other_libraries_keep_what_those_keep(kind: type[Optimizer
     assert state_bytes(kind, KEPT_SHAPES) == kept
 
 
+@pytest.mark.parametrize(
+    ("kind", "most"),
+    [
+        pytest.param("lamb", 5, id="lamb: the last update, a gradient that is clipped, a root, what it is divided to"),
+        pytest.param("rmsprop", 4, id="rmsprop: the last average, a gradient that decays, a square and a difference"),
+    ],
+)
+def test_a_step_of_timm_s_goes_over_one_parameter_after_the_other(kind: str, most: int) -> None:
+    """Tensors of a parameter that are alive at once (timm 1.0.31: ``_single_tensor_lamb``, ``..._rmsprop_tf``)."""
+    optimizer = optim.OPTIMIZERS[optim.known(kind, "timm")]
+    found = in_meta(optimizer, "float32", ((64, 32), (64, 32), (64, 32)))
+    assert found == Bytes(3 * 2 * 64 * 32 * 4, (3 * 2 + most) * 64 * 32 * 4)
+
+
 # A parameter of 512 x 300 elements -> bytes of buffers that the compiled step has at once, read off inductor's code for
 # it (torch 2.13, torchao 0.18): two scales per block, codes of both moments, and for 4 bits the moments in fp32.
 STEPPED = {
