@@ -12,7 +12,7 @@ from typing import Any
 from memlint.architectures import huggingface
 from memlint.architectures.sizes import Sizes
 from memlint.dialects import language_model as lm
-from memlint.dialects import launchers, registry, verl_programs
+from memlint.dialects import launchers, registry, verl_images, verl_programs
 from memlint.dialects import trainer_families as families
 from memlint.dialects.accelerate import truth
 from memlint.documents.node import Document, Node
@@ -81,6 +81,7 @@ _EASY = Loop(
     critic=False,
     reference=True,
 )
+_EASY_PIXELS = 4194304  # trainer/config.py: DataConfig.max_pixels
 _SHARDS = {"fsdp": "fsdp1", "fsdp2": "fsdp2"}
 # verl/workers/config/optimizer.py: (module, class) -> the optimizer, and whose it is
 _OPTIMIZERS = {
@@ -136,12 +137,9 @@ def _elsewhere(spec: TrainingSpec) -> str:
     stated = spec.fact(HYPER + "config_name")
     if stated is not None and spec.document.format == "shell" and not _is_own(str(stated.value)):
         return f"{stated.key} {stated.value}: a file that is not found, and sets what no word of the command does"
-    if "vision_config" in (spec.get(lm.CONFIG) or {}):
-        lm.put(spec, "model_class", "vision_language", spec.fact("model"))
-        if lm.switched(spec, "freeze_tower"):
-            lm.put(spec, "frozen_parts", ["vision_tower"], spec.fact(HYPER + "freeze_tower"))
-            return OnTop(f"{spec['model']}: a model that sees: what images take of its samples is not known")
-        return OnTop(f"{spec['model']}: a model that sees, whose tower trains too")
+    doubt = verl_images.parts(spec)
+    if doubt:
+        return doubt
     if lm.setting(spec, "engine") == "hf":
         return OnTop("actor_rollout_ref.rollout.name hf: what the model itself generates with is not known")
     return families.otherwise(spec) or (verl_programs.doubt(spec) if loop(spec) is _RL else "")
@@ -311,6 +309,11 @@ def _passes(spec: TrainingSpec) -> str:
     return ""
 
 
+def _images(spec: TrainingSpec) -> None:
+    most = _EASY_PIXELS if loop(spec) is _EASY else 0
+    verl_images.images(spec, most, loop(spec).title)
+
+
 def _asked(spec: TrainingSpec) -> None:
     """A pass that asks the policy for log-probabilities before it learns, where that has more tokens than learning."""
     if not loop(spec).policy or spec.get("sequence_length") is None or spec.get("micro_batch_size") is None:
@@ -437,7 +440,7 @@ def _reference(spec: TrainingSpec) -> None:
 FAMILY = lm.Family(
     stated=Graph(Step(lm.model, lm.MODEL_FACTS), Step(_unwritten, (*dict(_EASY.facts),))),
     follows=Graph(
-        Step(_elsewhere, ("model_class", "frozen_parts")),
+        Step(_elsewhere, ("model_class", "frozen_parts", "tower_checkpointing")),
         Step(_method, ("method", "reference_model")),
         Step(_devices, (*lm.PROCESS_FACTS, "parallelism.reduce_dtype", "parallelism.replicas")),
         Step(_precision, ("parameter_dtype", "frozen_dtype", "lora.dtype", "compute_dtype", "autocast")),
@@ -445,6 +448,7 @@ FAMILY = lm.Family(
         Step(_optimizer, ("optimizer", "optimizer_library")),
         Step(_checkpointing, ("checkpointing", "checkpointing_reentrant", "attention")),
         Step(_passes, _PASSES),
+        Step(_images, ("images_per_sample", "image_size", "most_images", "most_image_tokens")),
         Step(_asked, ("evaluation_batch_size", "evaluation_sequence_length")),
         Step(_loss, ("loss", "log_probabilities", "scored_length", "fused_kernels", *_LIGER)),
         Step(_engine, ("engine_share", "engine_beside", "allocator_conf")),

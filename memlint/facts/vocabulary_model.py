@@ -216,6 +216,13 @@ SAMPLE = (
         "images",
         "`images_per_sample`",
     ),
+    Entry(
+        "most_image_tokens",
+        "integer",
+        "of a sample that may stand for its images, where the longest sample has more that do not",
+        "tokens",
+        "all of them",
+    ),
     Entry("channels", "integer", "of an image or frame", "channels"),
     Entry("frames", "integer", "of a video sample", "frames", "1"),
     Entry("longest_frames", "integer", "of the longest video, where lengths differ", "frames"),

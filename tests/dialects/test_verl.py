@@ -447,8 +447,51 @@ def test_easyr1_in_16_bits_fits_half_as_many(tmp_path: Path) -> None:
     assert 10 * 7_615_616_512 // 4 < found.device_bytes < 40 * 10**9
 
 
-def test_a_tower_that_does_not_train_is_no_part_of_the_bound(tmp_path: Path) -> None:
-    words = "worker.actor.model.model_path=Qwen/Qwen2.5-VL-3B-Instruct worker.actor.model.freeze_vision_tower=true"
+SEEING = "worker.actor.model.model_path=Qwen/Qwen2.5-VL-7B-Instruct "
+
+
+@pytest.mark.parametrize(
+    ("words", "facts"),
+    [
+        pytest.param(
+            SEEING,
+            {"images_per_sample": 1, "image_size": 2048, "most_image_tokens": 2048, "frozen_parts": None},
+            id="an image of a sample, as large as a prompt has room for",
+        ),
+        pytest.param(
+            SEEING + "data.max_pixels=1048576 worker.actor.model.freeze_vision_tower=true",
+            {"images_per_sample": 1, "image_size": 1024, "frozen_parts": ["vision_tower", "projector"]},
+            id="images are made smaller, and all that sees is left as it is",
+        ),
+        pytest.param("", {"images_per_sample": None, "most_image_tokens": None}, id="a model that reads alone"),
+    ],
+)
+def test_what_pictures_take_of_a_sample_of_easyr1(tmp_path: Path, words: str, facts: dict[str, Any]) -> None:
     spec = easy(tmp_path, words)
-    assert spec.get("frozen_parts") == ["vision_tower"]
-    assert "what images take of its samples is not known" in spec.unknown_reason
+    assert {name: spec.get(name) for name in facts} == facts  # type: ignore[arg-type]
+    assert estimate_spec(spec).device_bytes
+
+
+def test_a_tower_that_does_not_train_has_no_gradients(tmp_path: Path) -> None:
+    spec = easy(tmp_path, SEEING)
+    frozen = spec.with_facts(frozen_parts=["vision_tower", "projector"])
+    one, other = estimate_spec(spec), estimate_spec(frozen)
+    assert one.parameters == other.parameters == 8_292_166_656
+    assert one.trainable_parameters - other.trainable_parameters == 676_550_144
+
+
+def test_patches_are_as_many_as_a_prompt_has_room_for(tmp_path: Path) -> None:
+    spec = easy(tmp_path, SEEING)
+    longer = spec.with_facts(most_image_tokens=4096)
+    assert estimate_spec(spec).saved_bytes < estimate_spec(longer).saved_bytes
+    smaller = spec.with_facts(image_size=280)
+    assert estimate_spec(smaller).saved_bytes < estimate_spec(spec).saved_bytes
+
+
+def test_several_samples_of_a_row_have_an_image_each() -> None:
+    words = "actor_rollout_ref.actor.use_dynamic_bsz=True actor_rollout_ref.actor.ppo_max_token_len_per_gpu=8192 "
+    words += "data.max_prompt_length=1024 data.max_response_length=1024 actor_rollout_ref.rollout.name=vllm "
+    words += "actor_rollout_ref.model.path=Qwen/Qwen2.5-VL-7B-Instruct algorithm.adv_estimator=grpo "
+    spec = run(f"python3 -m verl.trainer.main_ppo {words}trainer.n_gpus_per_node=8\n", "run.sh")
+    assert (spec.get("images_per_sample"), spec.get("image_size"), spec.get("most_image_tokens")) == (4, None, 1024)
+    assert estimate_spec(spec).device_bytes

@@ -33,6 +33,7 @@ from memlint.models.language.vision import Recomputation, VisionTower, recomputa
 from memlint.named_tuple import NamedTuple
 
 Tables = tuple[Tensor, Tensor]
+MOST = 1 << 40  # tokens: more than any sample has
 
 
 class Gaze(Module):
@@ -424,10 +425,10 @@ def _packed(spec: TrainingSpec, config: PackedTower, dtype: DType, autocast: boo
 def patches(spec: TrainingSpec, config: PackedTower) -> int:
     """Of one image: as its size gives them, and of one whose size nothing states as many as a sample has room for. Its
     features stand among the tokens of a sample, so there are never more of them."""
-    size, room = spec.get("image_size"), sequence_length(spec)
+    size, room = spec.get("image_size"), min(sequence_length(spec), spec.get("most_image_tokens", MOST))
     if not spec.get("images_per_sample", 1):
         return 0
-    features = room
+    features: int = room
     if size is not None:
         high, wide = (size[0], size[1]) if isinstance(size, (list, tuple)) else (size, size)
         unit = config.patch * config.merge
