@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from memlint.dialects import internvl, llava
+from memlint.dialects import internvl, llava, qwen_vl
 from memlint.dialects import language_model as lm
 from memlint.facts.spec import Name, TrainingSpec
 from memlint.named_tuple import NamedTuple
@@ -79,17 +79,25 @@ CODES = (
         join=internvl.join,
         is_dated=False,
     ),
+    Code(
+        qwen_vl.is_qwen_vl,
+        prepare=qwen_vl.prepare,
+        attention=qwen_vl.attention,
+        join=qwen_vl.join,
+        is_dated=False,
+    ),
     _NONE,
 )
-FACTS: tuple[Name, ...] = tuple(dict.fromkeys((*llava.FACTS, *internvl.FACTS)))  # that ``prepare`` states
-JOINED: tuple[Name, ...] = tuple(dict.fromkeys((*llava.JOINED, *internvl.JOINED)))  # that ``join`` does
+_MODULES = (llava, internvl, qwen_vl)
+FACTS: tuple[Name, ...] = tuple(dict.fromkeys(name for one in _MODULES for name in one.FACTS))  # ``prepare`` states
+JOINED: tuple[Name, ...] = tuple(dict.fromkeys(name for one in _MODULES for name in one.JOINED))  # ``join`` does
 # Classes of models that such programs make.
 CLASSES = ("InternVLChatModel",)
 
 
 def describes(called: str) -> bool:
     """Whether a program's own options are read here, whether or not it is in the repository."""
-    return llava.is_program(called) or internvl.is_own(called)
+    return llava.is_program(called) or internvl.is_own(called) or qwen_vl.is_program(called)
 
 
 def code(spec: TrainingSpec) -> Code:

@@ -72,7 +72,8 @@ MODEL = (
         "frozen_parts",
         "list",
         "parts of a vision-language model that neither train nor get adapters: `vision_tower`, `projector`, "
-        "`language_model`; of LLaVA's own code `embeddings`, `layers`, `head` as well; of an encoder `positions`",
+        "`language_model`; of LLaVA's and Qwen-VL's own code `embeddings`, `layers`, `head` as well; of an encoder "
+        "`positions`",
         absent="none",
     ),
     Entry(

@@ -348,8 +348,12 @@ def task(spec: TrainingSpec, described: VisionLanguage, dtype: DType, autocast: 
 
 
 def _freeze(model: Any, parts: Mapping[str, list[Module]], frozen: Any) -> None:
-    if "language_model" in frozen:
+    """``frozen``: of the parts, and language_model, or the embeddings and layers of it without the head."""
+    if "language_model" in frozen or "layers" in frozen:
         own = {id(tensor) for part in parts.values() for module in part for tensor in module.parameters()}
+        if "language_model" not in frozen and model.lm_head is not None:
+            embedded = {id(tensor) for tensor in model.embed_tokens.parameters()}
+            own |= {id(tensor) for tensor in model.lm_head.parameters()} - embedded
         for tensor in model.parameters():
             tensor.requires_grad = id(tensor) in own
     for name, part in parts.items():
