@@ -151,10 +151,11 @@ _BASE = re.compile(r"^_?base[-_.]|^_base_$", re.IGNORECASE)
 
 
 def _is_a_base(report: RunReport, scope: Scope, built_on: set[str]) -> bool:
-    """A file met in a walk that is called a base, is one of another run of this check, and has no estimate: what it
-    leaves to the files that build on it is why."""
+    """A file met in a walk that is called a base, is one of another run of this check, and has no estimate, or only a
+    bound: what it leaves to the files that build on it is why."""
     path = os.path.realpath(report.path)
-    if report.estimate is not None or report.partial is not None or path not in scope.walked & built_on:
+    is_told = report.partial is not None and not report.partial.at_least
+    if report.estimate is not None or is_told or path not in scope.walked & built_on:
         return False
     return any(_BASE.search(part) for part in path.split(os.sep)[-3:])
 

@@ -127,6 +127,11 @@ KNOWN: dict[str, tuple[Any, ...]] = {
     "MODEL.LOAD_PROPOSALS": (False,),
     "INPUT.MASK_FORMAT": ("bitmask", "polygon"),
 }
+# Backbones of AdelaiDet that stand on the library's ResNet (adet/modeling/backbone/fpn.py, bifpn.py).
+_OVER_RESNETS = ("build_fcos_resnet_fpn_backbone", "build_fcos_resnet_bifpn_backbone")
+# Of a program's own keys, those by whose names the backbone is another one, does not train, or is given other images.
+_CHANGES_A_RESNET = re.compile(r"^INPUT\.|^MODEL\.(?:RESNETS|BACKBONE)\.|MOBILENET|FREEZE|FROZEN", re.IGNORECASE)
+_OF_RESNETS = ("MODEL.RESNETS.", "MODEL.BACKBONE.", "MODEL.FPN.IN_FEATURES")
 # Keys that say nothing of a training step's memory: where weights come from, thresholds, factors of losses, what holds
 # at test time, how boxes become numbers, what is cut out of an image before it is resized. The sides of images are read
 # apart.
@@ -173,6 +178,10 @@ def complete(spec: TrainingSpec) -> TrainingSpec:
     reason = reason or _unknown(spec)
     if reason:
         spec.unknown_reason = reason
+        if _is_bounded(spec, settings):
+            put(spec, HYPER + "detectron2", settings, Fact(SETTINGS, None, WRITTEN, "MODEL", spec.root.get("MODEL")))
+            _image_size(spec, settings)
+            spec.architecture_at_least = ARCHITECTURE
         return spec
     put(spec, HYPER + "detectron2", settings, Fact(SETTINGS, None, WRITTEN, "MODEL", spec.root.get("MODEL")))
     _image_size(spec, settings)
@@ -248,6 +257,30 @@ def _settings(spec: TrainingSpec) -> tuple[dict[str, Any], str]:
     if any(found["MODEL.RESNETS.DEFORM_ON_PER_STAGE"]):
         return found, "MODEL.RESNETS.DEFORM_ON_PER_STAGE: deformable convolutions are not known"
     return found, ""
+
+
+def _is_bounded(spec: TrainingSpec, settings: dict[str, Any]) -> bool:
+    """Whether the ResNet is the library's, trains, and is given images of the sizes that are stated: then the run takes
+    at least what that one does (memlint/models/detectron2_least.py)."""
+    name = settings["MODEL.BACKBONE.NAME"]
+    if name not in (*KNOWN["MODEL.BACKBONE.NAME"], *_OVER_RESNETS) or gap(spec, "IMS_PER_BATCH") is not None:
+        return False
+    crops = _plain(spec, "INPUT.CROP.ENABLED")
+    if crops not in (None, False) or any(settings["MODEL.RESNETS.DEFORM_ON_PER_STAGE"]):
+        return False
+    for key in _keys(spec):
+        if key not in DEFAULTS and not _SILENT.match(key) and _CHANGES_A_RESNET.search(key) is not None:
+            return False
+        if key in DEFAULTS and key.startswith(_OF_RESNETS):
+            kind = next((kind for end, kind in _NUMBERS.items() if key.endswith(end)), None)
+            value = settings[key]
+            if (key in KNOWN and key != "MODEL.BACKBONE.NAME" and value not in KNOWN[key]) or (
+                kind is not None and not kind.accepts(value)
+            ):
+                return False
+            if not _like(value, DEFAULTS[key]):
+                return False
+    return True
 
 
 def _keys(spec: TrainingSpec) -> Iterator[str]:

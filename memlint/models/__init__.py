@@ -33,6 +33,7 @@ ARCHITECTURES = {
     "openmmlab": "openmmlab",
     "openmmlab_least": "openmmlab.least",
     "detectron2": "detectron2",
+    "detectron2_least": "detectron2_least",
     "torchvision_detection": "torchvision_detection",
     "yolo": "yolo",
     "classifier": "classifier",

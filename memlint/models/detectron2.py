@@ -37,10 +37,13 @@ def build(spec: TrainingSpec) -> System:
     """The System of ``architecture = "detectron2"``. Facts: those of ``schemas/detectron2.schema.json``."""
     state.softmax_keeps_input = spec.does("torch.softmax_keeps_its_input")
     state.transforms_tiles = without_tf32(spec)
-    settings: Settings = spec[HYPER + "detectron2"]
-    size: int = spec["micro_batch_size"]
-    height, width = spec["image_size"]
-    model = Detector(settings, spec.get(HYPER + "boxes", 0))
+    model = Detector(spec[HYPER + "detectron2"], spec.get(HYPER + "boxes", 0))
+    return system(spec, model, spec["micro_batch_size"], spec["image_size"])
+
+
+def system(spec: TrainingSpec, model: Module, size: int, sides: Sequence[int]) -> System:
+    """What the library's engine does with a model of so many images of such sides."""
+    height, width = sides
     compute = spec.get("compute_dtype", "float32")
     return System(
         model=model,

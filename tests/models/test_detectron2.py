@@ -202,3 +202,40 @@ def test_what_is_frozen_keeps_nothing(tmp_path: Path) -> None:
 def test_what_the_library_refuses_has_a_reason(tmp_path: Path, keys: dict[str, Any], said: str) -> None:
     with pytest.raises(UnknownModel, match=said):
         models.record(spec_of(tmp_path, keys | {"SOLVER.IMS_PER_BATCH": 1}))
+
+
+OWN = {"MODEL.META_ARCHITECTURE": "OurDetector", "MODEL.OURS.LAYERS": 6}
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        pytest.param(FPN | OWN, id="an architecture of the program's own"),
+        pytest.param(FPN | {"MODEL.ROI_HEADS.NAME": "OurHeads"}, id="heads of its own"),
+        pytest.param(FPN | OWN | {"SOLVER.OPTIMIZER": "ADAMW"}, id="an optimizer of its own"),
+    ],
+)
+def test_a_resnet_under_what_is_not_known_is_a_bound(tmp_path: Path, keys: dict[str, Any]) -> None:
+    spec = spec_of(tmp_path, keys | SIZES)
+    assert (spec.architecture, spec.architecture_at_least) == (None, "detectron2")
+    least = spec.replaced({})
+    least.architecture = "detectron2_least"
+    whole = models.record(spec_of(tmp_path, FPN | SIZES))
+    made = models.record(least)
+    assert made.parameters < whole.parameters
+    assert 0.3 * whole.tape.saved_bytes < made.tape.saved_bytes < whole.tape.saved_bytes
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        pytest.param({"MODEL.BACKBONE.NAME": "build_our_backbone"}, id="another backbone"),
+        pytest.param({"MODEL.BACKBONE.ANTI_ALIAS": True}, id="a backbone that is changed"),
+        pytest.param({"MODEL.RESNETS.DEPTH": 26}, id="a depth that there is not"),
+        pytest.param({"MODEL.OURS.FREEZE_BACKBONE": True}, id="a backbone that may not train"),
+        pytest.param({"INPUT.CROP.ENABLED": True}, id="images that are cut"),
+        pytest.param({"INPUT.IMAGE_SIZE": 1024}, id="images of another size"),
+    ],
+)
+def test_what_may_take_less_is_no_bound(tmp_path: Path, keys: dict[str, Any]) -> None:
+    assert spec_of(tmp_path, FPN | OWN | SIZES | keys).architecture_at_least == ""
