@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from memlint.dialects import internvl, llava, qwen_vl
+from memlint.dialects import internvl, llava, qwen_series, qwen_vl
 from memlint.dialects import language_model as lm
 from memlint.facts.spec import Name, TrainingSpec
 from memlint.named_tuple import NamedTuple
@@ -86,9 +86,17 @@ CODES = (
         join=qwen_vl.join,
         is_dated=False,
     ),
+    Code(
+        qwen_series.is_of_series,
+        prepare=qwen_series.prepare,
+        attention=qwen_series.attention,
+        adapters=qwen_series.adapters,
+        join=qwen_series.join,
+        is_dated=False,
+    ),
     _NONE,
 )
-_MODULES = (llava, internvl, qwen_vl)
+_MODULES = (llava, internvl, qwen_vl, qwen_series)
 FACTS: tuple[Name, ...] = tuple(dict.fromkeys(name for one in _MODULES for name in one.FACTS))  # ``prepare`` states
 JOINED: tuple[Name, ...] = tuple(dict.fromkeys(name for one in _MODULES for name in one.JOINED))  # ``join`` does
 # Classes of models that such programs make.
