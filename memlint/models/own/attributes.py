@@ -10,7 +10,7 @@ from memlint.meta import functional as F
 from memlint.meta.nn import Module, buffer
 from memlint.meta.tensor import Tensor, int64
 from memlint.models import UnknownModel
-from memlint.models.own import library
+from memlint.models.own import library, values
 from memlint.models.own.objects import (
     Bound,
     Function,
@@ -96,8 +96,9 @@ class Attributes:
         if isinstance(owner, OwnClass):
             found = owner.find(name)
             return found if found is not None else Strange(f"{owner.name} has no {name}")
-        if isinstance(owner, (dict, list, tuple, str)) and not name.startswith("_") and hasattr(owner, name):
-            return getattr(owner, name)
+        method = values.METHODS.get(type(owner), {}).get(name)
+        if method is not None:
+            return Bound(method, owner)
         raise self.strange(node, f".{name} of such a value is not followed")
 
     def of_tensor(self: Any, owner: Tensor, name: str, node: ast.AST) -> Any:
@@ -182,6 +183,7 @@ class Attributes:
 
     def is_kind(self: Any, value: Any, kinds: Any) -> bool:
         for kind in kinds if isinstance(kinds, tuple) else (kinds,):
+            kind = kind.kind if isinstance(kind, values.Plain) else kind
             if isinstance(kind, OwnClass):
                 own = getattr(value, "kind", None)
                 if isinstance(own, OwnClass) and own.is_kind_of(kind):
@@ -223,12 +225,6 @@ def _named(owner: Module) -> Iterator[tuple[str, Module]]:
             yield f"{name}.{inner}".rstrip("."), module
 
 
-def _length(value: Any) -> int:
-    if isinstance(value, Tensor):
-        return value.shape[0]
-    return len(value.layers) if isinstance(value, Modules) else len(value)
-
-
 _OF_MODULES: dict[str, Callable[..., Any]] = {
     "register_buffer": _registered,
     "register_parameter": lambda owner, name, value: setattr(owner, kept_as(name), value),
@@ -243,14 +239,4 @@ _OF_MODULES: dict[str, Callable[..., Any]] = {
     "keys": lambda owner: list(owner.names),
     "items": lambda owner: list(zip(owner.names, owner.layers)),
 }
-_BUILTINS: dict[str, Any] = {
-    **{kind.__name__: kind for kind in (int, float, bool, str, list, tuple, dict, set, range)},
-    **{
-        made.__name__: made
-        for made in (len, min, max, abs, sum, round, enumerate, zip, sorted, reversed, all, any, divmod)
-    },
-    "len": _length,
-    "type": type,
-    "slice": slice,
-    "object": Strange("object"),
-}
+_BUILTINS: dict[str, Any] = {**values.PLAIN, **values.FUNCTIONS, "object": Strange("object")}

@@ -3,48 +3,29 @@
 from __future__ import annotations
 
 import ast
-import operator
 from collections.abc import Callable, Iterator
 from typing import Any
 
 from memlint import work
 from memlint.meta import functional as F
 from memlint.meta.tensor import Tensor
-from memlint.models.own import library
+from memlint.models import UnknownModel
+from memlint.models.own import library, values
 from memlint.models.own.attributes import Library
 from memlint.models.own.objects import Bound, Function, Modules, Scope, Strange
 from memlint.models.program_operations import OPERATIONS
 
-MAX_ITEMS = 100_000  # of a list
-
-_OPERATORS: dict[type[ast.AST], tuple[Callable[[Any, Any], Any], str]] = {
-    ast.Add: (operator.add, "add"),
-    ast.Sub: (operator.sub, "sub"),
-    ast.Mult: (operator.mul, "mul"),
-    ast.Div: (operator.truediv, "div"),
-    ast.FloorDiv: (operator.floordiv, ""),
-    ast.Mod: (operator.mod, ""),
-    ast.Pow: (operator.pow, "pow"),
-    ast.MatMult: (operator.matmul, "matmul"),
-    ast.BitAnd: (operator.and_, ""),
-    ast.BitOr: (operator.or_, ""),
-    ast.LShift: (operator.lshift, ""),
-    ast.RShift: (operator.rshift, ""),
-}
-_COMPARISONS: dict[type[ast.cmpop], Callable[[Any, Any], Any]] = {
-    ast.Eq: operator.eq,
-    ast.NotEq: operator.ne,
-    ast.Lt: operator.lt,
-    ast.LtE: operator.le,
-    ast.Gt: operator.gt,
-    ast.GtE: operator.ge,
-    ast.Is: operator.is_,
-    ast.IsNot: operator.is_not,
-    ast.In: lambda one, others: one in others,
-    ast.NotIn: lambda one, others: one not in others,
+# Of tensors: the operation, "" for those of whole numbers.
+_OPERATORS: dict[type[ast.operator], str] = {
+    ast.Add: "add",
+    ast.Sub: "sub",
+    ast.Mult: "mul",
+    ast.Div: "div",
+    ast.Pow: "pow",
+    ast.MatMult: "matmul",
+    **dict.fromkeys((ast.FloorDiv, ast.Mod, ast.BitAnd, ast.BitOr, ast.LShift, ast.RShift), ""),
 }
 _IN_PLACE = {ast.Add: "add_", ast.Mult: "mul_", ast.Div: "div_"}
-_MOST_POWER = 64
 
 
 class Expressions:
@@ -63,16 +44,21 @@ class Expressions:
             raise self.strange(node, "a condition on what only running knows")
         return bool(value)
 
-    def items(self: Any, value: Any, node: ast.AST) -> Iterator[Any]:
-        if isinstance(value, Modules):
-            return iter(value.layers)
+    def items(self: Any, value: Any, node: ast.AST) -> list[Any]:
         if isinstance(value, Tensor):
-            return iter(F.unbind(value, 0))
-        if isinstance(value, (list, tuple, range, dict, set, str)) or hasattr(value, "__next__"):
-            if hasattr(value, "__len__") and len(value) > MAX_ITEMS:
-                raise self.strange(node, "too many items")
-            return iter(value)
-        raise self.strange(node, value.why if isinstance(value, Strange) else "what is gone through is no list")
+            return list(F.unbind(value, 0))
+        if isinstance(value, Strange):
+            raise self.strange(node, value.why)
+        return self.plainly(node, values.items, value)  # type: ignore[no-any-return]
+
+    def plainly(self: Any, node: ast.AST, function: Callable[..., Any], *given: Any) -> Any:
+        """What a function of :mod:`memlint.models.own.values` makes of them, or why it does not, with its line."""
+        try:
+            return function(*given)
+        except UnknownModel as error:
+            raise self.strange(node, str(error)) from None
+        except (TypeError, ValueError, AttributeError, IndexError, KeyError, ArithmeticError) as error:
+            raise self.strange(node, str(error)) from None
 
     # ------------------------------------------------------------------------------------------ plain ones
 
@@ -98,19 +84,19 @@ class Expressions:
         found: dict[Any, Any] = {}
         for key, value in zip(node.keys, node.values):
             if key is None:
-                found.update(self.value(value, scope))
+                found.update(self.plainly(node, values.PLAIN["dict"], self.value(value, scope)))
             else:
-                found[self.value(key, scope)] = self.value(value, scope)
+                found[self.plainly(node, values.key, self.value(key, scope))] = self.value(value, scope)
         return found
 
     def text(self: Any, node: ast.JoinedStr, scope: Scope) -> str:
         parts = []
         for one in node.values:
             if isinstance(one, ast.FormattedValue):
-                parts.append(str(self.value(one.value, scope)))
+                parts.append(self.plainly(node, values.text, self.value(one.value, scope)))
             elif isinstance(one, ast.Constant):
                 parts.append(str(one.value))
-        return "".join(parts)
+        return self.plainly(node, values.METHODS[str]["join"], "", parts)  # type: ignore[no-any-return]
 
     def lambda_of(self: Any, node: ast.Lambda, scope: Scope) -> Function:
         return Function(node, scope)
@@ -140,15 +126,18 @@ class Expressions:
         return self.combined(node, self.value(node.left, scope), self.value(node.right, scope))
 
     def combined(self: Any, node: ast.BinOp | ast.AugAssign, left: Any, right: Any) -> Any:
-        known = _OPERATORS.get(type(node.op))
         for one in (left, right):
             if isinstance(one, Strange):
                 raise self.strange(node, one.why)
-        if known is None:
+        name = _OPERATORS.get(type(node.op))
+        if name is None:
             raise self.strange(node, f"{type(node.op).__name__} is not followed")
-        plainly, name = known
         if not isinstance(left, Tensor) and not isinstance(right, Tensor):
-            return self.of_numbers(node, plainly, left, right)
+            return self.plainly(node, values.combined, node.op, left, right)
+        return values.dimensioned(self.of_tensors(name, left, right))
+
+    def of_tensors(self: Any, name: str, left: Any, right: Any) -> Tensor:
+        values.sized((left, right))
         if name == "sub" and not isinstance(left, Tensor):
             return F.rsub(right, left)
         if name == "div" and not isinstance(left, Tensor):  # torch/_tensor.py, __rtruediv__: reciprocal, times
@@ -159,19 +148,7 @@ class Expressions:
             return F.matmul(left, right)
         if not name:
             return library.plain("an operation on whole numbers", left, right)
-        return OPERATIONS[name](left, right)
-
-    def of_numbers(self: Any, node: ast.AST, plainly: Callable[[Any, Any], Any], left: Any, right: Any) -> Any:
-        if plainly is operator.pow and isinstance(right, (int, float)) and abs(right) > _MOST_POWER:
-            raise self.strange(node, "a power that is too large")
-        if plainly is operator.mul and isinstance(left, (list, str, tuple)) and right > MAX_ITEMS:
-            raise self.strange(node, "too many items")
-        if plainly is operator.mod and isinstance(left, str):
-            return left  # a text that is shown
-        try:
-            return plainly(left, right)
-        except (TypeError, ValueError, ArithmeticError) as error:
-            raise self.strange(node, str(error)) from None
+        return OPERATIONS[name](left, right)  # type: ignore[no-any-return]
 
     def in_place(self: Any, node: ast.AugAssign, left: Any, right: Any) -> Any:
         """``x += y`` writes over x, whose storage it stays."""
@@ -191,10 +168,11 @@ class Expressions:
                 raise self.strange(node, "a condition on what only running knows")
             return not value
         if isinstance(node.op, ast.Invert):
-            return library.compared(value) if isinstance(value, Tensor) else ~value
-        if isinstance(node.op, ast.UAdd):
-            return value
-        return F.neg(value) if isinstance(value, Tensor) else -value
+            if isinstance(value, Tensor):
+                return library.compared(value)
+        elif isinstance(value, Tensor):
+            return value if isinstance(node.op, ast.UAdd) else F.neg(value)
+        return self.plainly(node, values.turned, node.op, value)
 
     def compared(self: Any, node: ast.Compare, scope: Scope) -> Any:
         left = self.value(node.left, scope)
@@ -206,11 +184,8 @@ class Expressions:
                     raise self.strange(node, operand.why)
             if not asks_which and (isinstance(left, Tensor) or isinstance(right, Tensor)):
                 return library.compared(left, right)
-            try:
-                if not _COMPARISONS[type(kind)](left, right):
-                    return False
-            except TypeError as error:
-                raise self.strange(node, str(error)) from None
+            if not self.plainly(node, values.compared, kind, left, right):
+                return False
             left = right
         return True
 
@@ -232,10 +207,7 @@ class Expressions:
             if isinstance(key, str) and key in owner.names:
                 return owner.layers[owner.names.index(key)]
             return Modules(owner.layers[key], owner.chained) if isinstance(key, slice) else owner.layers[key]
-        try:
-            return owner[key]
-        except (TypeError, KeyError, IndexError) as error:
-            raise self.strange(node, f"no such item: {error}") from None
+        return self.plainly(node, values.item, owner, key)
 
     def part(self: Any, node: ast.AST, owner: Tensor, key: Any) -> Tensor:
         keys = list(key) if isinstance(key, tuple) else [key]
@@ -244,7 +216,8 @@ class Expressions:
         if any(isinstance(one, list) for one in keys):
             raise self.strange(node, "a list of indices is not followed")
         try:
-            return OPERATIONS["__getitem__"](owner, keys)  # type: ignore[no-any-return]
+            values.sized(keys)
+            return values.dimensioned(OPERATIONS["__getitem__"](owner, keys))  # type: ignore[no-any-return]
         except (IndexError, TypeError, ValueError) as error:
             raise self.strange(node, str(error)) from None
 
@@ -279,7 +252,10 @@ class Expressions:
 
     def mapped(self: Any, node: ast.DictComp, scope: Scope) -> dict[Any, Any]:
         inner_scopes = self.turns(node.generators, Scope(scope))
-        return {self.value(node.key, inner): self.value(node.value, inner) for inner in inner_scopes}
+        return {
+            self.plainly(node, values.key, self.value(node.key, inner)): self.value(node.value, inner)
+            for inner in inner_scopes
+        }
 
     def turns(self: Any, generators: list[ast.comprehension], scope: Scope) -> Iterator[Scope]:
         first, *rest = generators

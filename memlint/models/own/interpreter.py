@@ -15,12 +15,21 @@ from memlint import work
 from memlint.documents.python.source import Reading
 from memlint.meta.nn import Module
 from memlint.models import UnknownModel
-from memlint.models.own import library
+from memlint.models.own import library, values
 from memlint.models.own.attributes import Attributes
 from memlint.models.own.expressions import Expressions
 from memlint.models.own.objects import Bound, Function, Instance, OwnClass, OwnModule, Scope, Strange
 from memlint.named_tuple import NamedTuple
 
+# Python's own functions, whose numbers are no sizes.
+_OF_VALUES = frozenset(
+    (
+        *values.PLAIN.values(),
+        *values.FUNCTIONS.values(),
+        *values.MATHEMATICS.values(),
+        *(method for methods in values.METHODS.values() for method in methods.values()),
+    )
+)
 STEP = 3  # of a statement, in steps of the meter
 PROGRAM = "__main__"
 MAX_DEEP = 60  # functions within each other
@@ -205,7 +214,12 @@ class Interpreter(Attributes, Expressions):
             owner, key = self.value(target.value, scope), self.value(target.slice, scope)
             if not isinstance(owner, (dict, list)):
                 raise self.strange(target, "a part of a tensor is set")
-            owner[key] = value
+            if isinstance(owner, dict):
+                owner[self.plainly(target, values.key, key)] = value
+            elif isinstance(key, int):
+                owner[key] = value
+            else:
+                raise self.strange(target, "a part of a list is set")
         else:
             raise self.strange(target, "such a target is not followed")
 
@@ -232,10 +246,9 @@ class Interpreter(Attributes, Expressions):
         for one in (*args, *named.values()):
             if isinstance(one, Strange):
                 raise self.strange(node, one.why)
-        try:
-            return function(*args, **named)
-        except (TypeError, ValueError, AttributeError, IndexError, KeyError, ArithmeticError) as error:
-            raise self.strange(node, f"{error}") from None
+        if function not in _OF_VALUES:
+            self.plainly(node, values.sized, (*args, *named.values()))
+        return values.dimensioned(self.plainly(node, lambda: function(*args, **named)))
 
     def enter(self, function: Function, args: list[Any], named: dict[str, Any]) -> Any:
         if self.deep >= MAX_DEEP:
@@ -299,7 +312,7 @@ class Interpreter(Attributes, Expressions):
     def filled(self, instance: Instance, args: list[Any], named: dict[str, Any]) -> None:
         """The fields of a dataclass."""
         fields: dict[str, ast.expr | None] = {}
-        for one in reversed(list(instance.kind.order())):
+        for one in reversed(instance.kind.order):
             for node in one.node.body:
                 if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
                     fields[node.target.id] = node.value

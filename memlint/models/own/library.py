@@ -16,6 +16,7 @@ from memlint.meta.autograd import tracked
 from memlint.meta.compiled import compiled
 from memlint.meta.tensor import DTYPES, DType, Tensor, bool_, float32, int64, state
 from memlint.models import UnknownModel
+from memlint.models.own import values
 from memlint.models.own.objects import Modules
 from memlint.models.program_operations import OPERATIONS
 
@@ -147,12 +148,9 @@ def _arange(
         given.append(end)
     first, last = (0, given[0]) if len(given) == 1 else (given[0], given[1])
     stride = given[2] if len(given) > 2 else step
-    length = (
-        -(-(last - first) // stride)
-        if all(isinstance(x, int) for x in (first, last, stride))
-        else math.ceil((last - first) / stride)
-    )
     whole = all(isinstance(x, int) for x in (first, last, stride))
+    length = -(-(last - first) // stride) if whole else math.ceil((last - first) / stride)
+    values.sized((length,))
     return Tensor((length,), dtype or (int64 if whole else state.default_dtype))
 
 
@@ -290,7 +288,7 @@ _DTYPES: dict[str, Any] = {**DTYPES, "long": int64, "float": float32, "bool": bo
 
 # Modules of Python and of torch -> what is known of their names.
 TABLES: dict[str, dict[str, Any]] = {
-    "math": {name: getattr(math, name) for name in dir(math) if not name.startswith("_")},
+    "math": values.MATHEMATICS,
     "torch.nn.functional": FUNCTIONS,
     "torch.nn": {**LAYERS, "functional": "torch.nn.functional", "init": "torch.nn.init"},
     "torch": {**FUNCTIONS, **_DTYPES, "nn": "torch.nn", "Tensor": Tensor, "device": lambda *a, **n: DEVICE},

@@ -6,6 +6,7 @@ import ast
 from collections.abc import Iterator
 from typing import Any, Union
 
+from memlint import work
 from memlint.meta.nn import Module
 from memlint.models import UnknownModel
 from memlint.named_tuple import NamedTuple
@@ -71,25 +72,26 @@ class OwnClass:
     def __init__(self, node: ast.ClassDef, bases: list[Any], scope: Scope, module: Any) -> None:
         self.name, self.node, self.bases, self.scope = node.name, node, bases, scope
         self.values: dict[str, Any] = {}
+        self.order = _order(self, bases)
         self.is_module: bool = any(base is module or (isinstance(base, OwnClass) and base.is_module) for base in bases)
         self.is_data: bool = any(_last(one) == "dataclass" for one in node.decorator_list)
 
-    def order(self) -> Iterator[OwnClass]:
-        """The class and those above it."""
-        yield self
-        for base in self.bases:
-            if isinstance(base, OwnClass):
-                yield from base.order()
-
     def find(self, name: str, above: OwnClass | None = None) -> Any:
         """An attribute of the class, or of those above one of them; None where there is none."""
-        order = list(dict.fromkeys(self.order()))
+        order = self.order
         if above is not None:
             order = order[order.index(above) + 1 :]
         return next((one.values[name] for one in order if name in one.values), None)
 
     def is_kind_of(self, other: Any) -> bool:
-        return any(one is other or other in one.bases for one in self.order())
+        return any(one is other or other in one.bases for one in self.order)
+
+
+def _order(made: OwnClass, bases: list[Any]) -> list[OwnClass]:
+    """The class and those above it, each behind all that stand on it."""
+    above = [one for base in bases if isinstance(base, OwnClass) for one in base.order]
+    work.spend(len(above), "following a repository's own model")
+    return [made, *reversed(dict.fromkeys(reversed(above)))]
 
 
 def _last(node: ast.expr) -> str:
