@@ -471,3 +471,50 @@ def test_a_launcher_of_the_library_hands_its_config_on(tmp_path: Path) -> None:
     (found,) = registry.specs(load(str(readme)))
     assert (found.family, found["device_count"]) == ("openmmlab", 4)
     assert found.architecture == "openmmlab"
+
+
+LAID_OVER = """
+_base_ = ["../_base_/models/ours.py", "../_base_/datasets/{data}", "../_base_/schedules/{schedule}",
+          "../_base_/default_runtime.py"]
+{more}
+"""
+
+
+def laid_over(folder: Path, data: str, schedule: str, more: str, model: str) -> TrainingSpec:
+    """A project that is laid over a library's checkout: it has the part of its model alone."""
+    for name in ("configs/_base_/models", "configs/ours"):
+        (folder / name).mkdir(parents=True, exist_ok=True)
+    (folder / ".git").mkdir(exist_ok=True)
+    (folder / "configs/_base_/models/ours.py").write_text(model, encoding="utf-8")
+    path = folder / "configs/ours/net.py"
+    path.write_text(LAID_OVER.format(data=data, schedule=schedule, more=more), encoding="utf-8")
+    return run(str(path))
+
+
+def test_parts_of_the_library_that_are_not_there_say_what_they_say_in_it(tmp_path: Path) -> None:
+    text = DETECTOR.replace("{transform}", FIT)
+    model = text[text.index("model = ") : text.index("data = ")]
+    spec = laid_over(tmp_path, "coco_instance.py", "schedule_1x.py", "", model)
+    assert (spec["image_size"], spec["micro_batch_size"], spec["optimizer"]) == ([800, 1344], 2, "sgd")
+    assert spec.unknown_reason == ""
+    assert not spec.document.faults
+    changes = "data = dict(samples_per_gpu=4)\noptimizer = dict(_delete_=True, type='AdamW', lr=1e-4)"
+    spec = laid_over(tmp_path, "coco_instance.py", "schedule_1x.py", changes, model)
+    assert (spec["image_size"], spec["micro_batch_size"], spec["optimizer"]) == ([800, 1344], 4, "adamw")
+    newer = "optim_wrapper = dict(type='AmpOptimWrapper')"
+    spec = laid_over(tmp_path, "coco_detection.py", "schedule_2x.py", newer, model)
+    assert (spec["image_size"], spec["micro_batch_size"], spec["compute_dtype"]) == ([800, 1344], 2, "float16")
+
+
+@pytest.mark.parametrize(
+    ("data", "size", "batch"),
+    [("ade20k.py", [512, 512], 4), ("ade20k_640x640.py", [640, 640], 4), ("cityscapes.py", [512, 1024], 2)],
+)
+def test_images_of_a_library_s_part_are_cut_as_it_says(data: str, size: list[int], batch: int, tmp_path: Path) -> None:
+    spec = laid_over(tmp_path, data, "schedule_160k.py", "", MODEL)
+    assert (spec["image_size"], spec["micro_batch_size"]) == (size, batch)
+
+
+def test_a_part_that_is_none_of_the_library_s_is_a_fault(tmp_path: Path) -> None:
+    spec = laid_over(tmp_path, "our_data.py", "schedule_1x.py", "", "model = dict(type='MaskRCNN')\n")
+    assert [fault.code for fault in spec.document.faults] == ["MEM003"]

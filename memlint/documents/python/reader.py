@@ -19,6 +19,7 @@ import os
 from memlint import files, work
 from memlint.documents.merge import merge
 from memlint.documents.node import Document, Fault, Keys, Node, Span
+from memlint.documents.python import library_bases
 from memlint.documents.python.config_functions import ConfigFunctions
 from memlint.documents.python.scope import Scope
 from memlint.documents.python.source import MAX_DEPTH, MAX_NODES, Reading, Stop
@@ -102,6 +103,10 @@ class Project(Reading):
         if self.again(path, place):
             return self.modules[real]
         message = ""
+        if not os.path.isfile(path):
+            shipped = library_bases.root_of(path, self.sources.get(place.path, ""), place)
+            if shipped is not None:
+                return shipped
         if real in self.active:
             message = f"the base config {name!r} is based on this one"
         elif len(self.modules) >= MAX_FILES or len(self.active) >= MAX_FILES // 4:
