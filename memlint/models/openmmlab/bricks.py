@@ -98,6 +98,10 @@ class ChannelNorm(Module):
         return F.layer_norm(x, self.weight, self.bias)
 
 
+# Norms over the channels of a map, by the names that configs, or classes here, have for them.
+NORMS: dict[str, type[ChannelNorm]] = {"LN2d": ChannelNorm}
+
+
 def norm(config: Config, channels: int) -> Module:
     """``build_norm_layer``. SyncBN keeps what BN keeps: its input, and two numbers per channel (torch,
     ``nn/modules/_functions.py``: SyncBatchNorm)."""
@@ -112,8 +116,8 @@ def norm(config: Config, channels: int) -> Module:
         made = GroupNorm(options["num_groups"], channels)
     elif kind == "LN":
         made = LayerNorm(channels)
-    elif kind == "LN2d":
-        made = ChannelNorm(channels)
+    elif kind in NORMS:
+        made = NORMS[str(kind)](channels)
     else:
         raise UnknownModel(f"norm_cfg.type {kind} is a norm that memlint does not know")
     if options.get("requires_grad") is False:

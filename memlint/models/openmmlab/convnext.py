@@ -1,5 +1,6 @@
 """ConvNeXt (mmpretrain 1.2 and mmcls 0.25, ``models/backbones/convnext.py``), which mmseg's and mmdet's configs name as
-``mmpretrain.ConvNeXt`` or ``mmcls.ConvNeXt``."""
+``mmpretrain.ConvNeXt`` or ``mmcls.ConvNeXt``; and that of its authors (facebookresearch/ConvNeXt 048efce:
+``semantic_segmentation/backbone/convnext.py``), which many projects have a copy of."""
 
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ from memlint.meta import functional as F
 from memlint.meta.nn import Conv, Linear, Module, parameter
 from memlint.meta.tensor import Tensor
 from memlint.models import UnknownModel
-from memlint.models.openmmlab.bricks import GELU, ChannelNorm, Config, DropPath, activation, norm, recomputed
+from memlint.models.openmmlab.bricks import GELU, NORMS, ChannelNorm, Config, DropPath, activation, norm, recomputed
 from memlint.models.openmmlab.registry import register
 from memlint.models.openmmlab.transformers import rates
 
@@ -103,17 +104,21 @@ class ConvNeXt(Module):
             blocks = [ConvNeXtBlock(width, next(paths), self) for _ in range(depth)]
             self.stages.append(ConvNeXtStage(before, shrunk, after, blocks))
             inputs = width
-        self.norms = [norm(norm_cfg, widths[index]) for index in self.out_indices]
+        self.norms = [norm(norm_cfg, widths[index]) for index in self._normalised()]
         for stage in self.stages[:frozen_stages]:
             stage.freeze()
             stage.eval()
+
+    def _normalised(self) -> Sequence[int]:
+        """The stages that have a norm of their own behind them."""
+        return self.out_indices
 
     def forward(self, x: Tensor) -> tuple[Tensor, ...]:
         outs = []
         for number, stage in enumerate(self.stages):
             x = stage(x)
             if number in self.out_indices:
-                normalise = self.norms[self.out_indices.index(number)]
+                normalise = self.norms[self._normalised().index(number)]
                 outs.append(F.flatten(normalise(F.mean(x, (2, 3), True)), 1) if self.averages else normalise(x))
         return tuple(outs)
 
@@ -134,3 +139,45 @@ class ConvNeXtStage(Module):
         for block in self.blocks:
             x = block(x)
         return x
+
+
+class WrittenOut(ChannelNorm):
+    """The authors' norm over the channels of a map, with an operation for each sign of its formula."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        mean = F.mean(x, (1,), True)
+        spread = F.mean(F.pow(x - mean, 2), (1,), True)
+        x = F.div(x - mean, F.sqrt(spread + 1e-6))
+        return F.view(self.weight, -1, 1, 1) * x + F.view(self.bias, -1, 1, 1)
+
+
+@register("facebook.ConvNeXt")
+class AuthorsConvNeXt(ConvNeXt):
+    """A norm behind each stage, whether its map is taken or not."""
+
+    def __init__(
+        self,
+        in_chans: int = 3,
+        depths: Sequence[int] = (3, 3, 9, 3),
+        dims: Sequence[int] = (96, 192, 384, 768),
+        drop_path_rate: float = 0.0,
+        layer_scale_init_value: float = 1e-6,
+        out_indices: Sequence[int] = (0, 1, 2, 3),
+        place: str = "model.backbone",
+    ) -> None:
+        super().__init__(
+            {"depths": tuple(depths), "channels": tuple(dims)},
+            in_chans,
+            norm_cfg={"type": "facebook.LayerNorm"},
+            drop_path_rate=drop_path_rate,
+            layer_scale_init_value=layer_scale_init_value,
+            out_indices=tuple(out_indices),
+            gap_before_final_norm=False,
+            place=place,
+        )
+
+    def _normalised(self) -> Sequence[int]:
+        return range(4)
+
+
+NORMS["facebook.LayerNorm"] = WrittenOut

@@ -68,7 +68,8 @@ def build(config: Any, place: str, scope: str = "", **given: Any) -> Any:
 # A name that a library's class has, and that of its authors, which programs have a copy of: arguments that the authors'
 # alone takes, and what theirs is entered as.
 AUTHORS = {
-    "SwinTransformer": (frozenset(("ape", "embed_dim", "in_chans", "use_checkpoint")), "microsoft.SwinTransformer")
+    "SwinTransformer": (frozenset(("ape", "embed_dim", "in_chans", "use_checkpoint")), "microsoft.SwinTransformer"),
+    "ConvNeXt": (frozenset(("depths", "dims", "in_chans")), "facebook.ConvNeXt"),
 }
 
 
