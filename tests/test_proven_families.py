@@ -40,6 +40,7 @@ COUNTED: dict[str, tuple[str, int]] = {
     "openrlhf": (f"{SAMPLES}/openrlhf/run.sh", SMOLLM2),
     "open-clip": (f"{SAMPLES}/open_clip/run.sh", 151_277_313),  # ViT-B/32
     "nanotron": (f"{SAMPLES}/nanotron/run.yaml", SMOLLM2),
+    "nemo-automodel": (f"{SAMPLES}/nemo_automodel/run.yaml", SMOLLM2),
     "nemo-rl": (f"{SAMPLES}/nemo_rl/run.yaml", SMOLLM2),
     "oumi": (f"{SAMPLES}/oumi/run.yaml", SMOLLM2),
     "peft": (f"{SAMPLES}/peft/training_params.json", QWEN),

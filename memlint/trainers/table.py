@@ -236,6 +236,7 @@ TRAINERS: dict[str, Trainer] = {
     "torchtune.dpo": Trainer(
         "torchtune's DPO recipes", "torchtune 0.6: recipes/*_dpo_*.py", sequences=2, takes=LOG_PROBABILITIES
     ),
+    "nemo.automodel": Trainer("NeMo AutoModel's recipe", "NeMo AutoModel: recipes/llm/train_ft.py"),
     "torchtitan": Trainer("torchtitan's Trainer", "torchtitan 0.2: train.py; 0.3: trainer.py"),
     "litgpt": Trainer("litgpt's loops on Lightning Fabric", "litgpt 0.5: finetune/*.py, pretrain.py"),
     "olmo": Trainer("OLMo's trainer", "OLMo 0.6: olmo/train.py"),

@@ -254,6 +254,16 @@ SMALL = {
         "  --model-ema --sched cosine # with an average\n",
         1.2,
     ),
+    "nemo-automodel": _file(
+        "run.yaml",
+        "recipe: TrainFinetuneRecipeForNextTokenPrediction  # in full\n"
+        "step_scheduler: {global_batch_size: 64, local_batch_size: 8}\nmodel:\n"
+        "  _target_: nemo_automodel.NeMoAutoModelForCausalLM.from_pretrained\n"
+        "  pretrained_model_name_or_path: HuggingFaceTB/SmolLM2-135M\ndistributed:\n  strategy: ddp\n"
+        "  activation_checkpointing: false\n"
+        "loss_fn:\n  _target_: nemo_automodel.components.loss.masked_ce.MaskedCrossEntropy\n"
+        "dataset:\n  seq_length: 512\n  padding: true\noptimizer:\n  _target_: torch.optim.AdamW\n  lr: 1.0e-5\n",
+    ),
     "image-loop": _file(
         "train.py",
         "import timm\nimport torch\nfrom torch import nn\nfrom torch.utils.data import DataLoader\n"
