@@ -127,7 +127,8 @@ def _of_images(spec: TrainingSpec, model: Module) -> Callable[[], tuple[Tensor, 
     size: int = spec["micro_batch_size"]
     height, width = spec["image_size"]
     one_by_one = spec.get(HYPER + "dialect") != "mmcv"
-    boxes = detection.Boxes(spec.get(HYPER + "boxes", 0), height, width)
+    in_full = not one_by_one and spec.get("compute_dtype") == "float16"
+    boxes = detection.Boxes(spec.get(HYPER + "boxes", 0), height, width, in_full)
 
     def batch() -> tuple[Tensor, Any]:
         images = empty((size, 3, height, width))

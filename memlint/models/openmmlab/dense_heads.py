@@ -95,16 +95,18 @@ class FCOSHead(Module):
     def loss(self, maps: Maps, boxes: Boxes) -> tuple[list[Tensor], list[Tensor]]:
         """Losses over all maps at once, and the scores."""
         levels = [self.one_level(x, scale) for x, scale in zip(maps, self.scales)]
+        wide = [tuple(boxes.wide(x) for x in level) for level in levels]
         images = maps[0].shape[0]
         count = sum(scores.shape[2] * scores.shape[3] for scores, _, _ in levels)
         wanted = [self._targets(count, boxes.each) for _ in range(images)]
-        scores = F.cat([rows(level[0], self.num_classes) for level in levels])
-        sides = F.cat([rows(level[1], 4) for level in levels])
-        centers = F.cat([rows(level[2], 1) for level in levels])
-        put_together = empty((images * count,), int64), empty((images * count, 4)), empty((images * count, 2))
-        losses = [F.sum(focal_loss(scores))]
-        losses += [of_objects(x, images * boxes.each) for x in (sides, centers)]
-        del wanted, put_together
+        with boxes.losses():
+            scores = F.cat([rows(level[0], self.num_classes) for level in wide])
+            sides = F.cat([rows(level[1], 4) for level in wide])
+            centers = F.cat([rows(level[2], 1) for level in wide])
+            put_together = empty((images * count,), int64), empty((images * count, 4)), empty((images * count, 2))
+            losses = [F.sum(focal_loss(scores))]
+            losses += [of_objects(x, images * boxes.each) for x in (sides, centers)]
+            del wanted, put_together
         return losses, [level[0] for level in levels]
 
     def _targets(self, places: int, boxes: int) -> tuple[Tensor, Tensor]:

@@ -7,14 +7,16 @@ How many boxes an image has, and how many regions come of it, is the data's. Reg
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from memlint.architectures.sizes import PARTS, check
 from memlint.meta import functional as F
+from memlint.meta.amp import autocast, to
 from memlint.meta.autograd import record, tracked
 from memlint.meta.nn import Conv, ConvTranspose, Linear, Module
-from memlint.meta.tensor import Tensor, bool_, empty, int64, uint8
+from memlint.meta.tensor import Tensor, bool_, empty, float32, int64, uint8
 from memlint.models import UnknownModel
 from memlint.models.openmmlab.bricks import Config, ConvModule, pair, resize
 from memlint.models.openmmlab.registry import build, register
@@ -24,10 +26,25 @@ Maps = Sequence[Tensor]
 
 
 class Boxes:
-    """What is known of the objects of an image: how many there are at most, and how large an image is."""
+    """What is known of the objects of an image: how many there are at most, and how large an image is.
 
-    def __init__(self, each: int, height: int, width: int) -> None:
-        self.each, self.height, self.width = each, height, width
+    ``in_full``: under fp16 of mmcv's hooks, or apex's, what heads say is cast before their losses, and maps are before
+    regions are taken out of them, and neither is under autocast then (mmcv 1.7, ``runner/fp16_utils.py``: force_fp32).
+    """
+
+    def __init__(self, each: int, height: int, width: int, in_full: bool = False) -> None:
+        self.each, self.height, self.width, self.in_full = each, height, width, in_full
+
+    @contextmanager
+    def losses(self) -> Iterator[None]:
+        if not self.in_full:
+            yield
+            return
+        with autocast(None):
+            yield
+
+    def wide(self, x: Tensor) -> Tensor:
+        return to(x, float32) if self.in_full else x
 
 
 @register()
@@ -161,6 +178,7 @@ class AnchorHead(Module):
     def loss(self, maps: Maps, boxes: Boxes) -> tuple[list[Tensor], list[Tensor]]:
         """Losses, and the scores that proposals are made of."""
         levels = self.levels(maps)
+        wide = [tuple(boxes.wide(x) for x in level) for level in levels]
         images = maps[0].shape[0]
         counts = [level[0].shape[2] * level[0].shape[3] * self.each for level in levels]
         every = sum(counts)
@@ -170,8 +188,9 @@ class AnchorHead(Module):
         del wanted
         places = [empty((images, every, self.sides)) for _ in range(2)]
         losses = []
-        for level in levels:
-            losses += self.of_level(level, boxes)
+        with boxes.losses():
+            for level in wide:
+                losses += self.of_level(level, boxes)
         del stacked, places, anchors
         return losses, [level[0] for level in levels]
 
@@ -298,7 +317,15 @@ class SingleRoIExtractor(Module):
         self.size = pair(roi_layer.get("output_size", 7))
         self.width, self.levels = out_channels, len(featmap_strides)
 
-    def forward(self, maps: Maps, count: int) -> Tensor:
+    def forward(self, maps: Maps, count: int, in_full: bool = False) -> Tensor:
+        """``in_full``: regions are taken in fp32, and cast to what the maps are in (force_fp32 with ``out_fp16``)."""
+        if not in_full:
+            return self._taken(maps, count)
+        with autocast(None):
+            found = self._taken([to(x, float32) for x in maps[: self.levels]], count)
+        return to(found, maps[0].dtype)
+
+    def _taken(self, maps: Maps, count: int) -> Tensor:
         taken = maps[: self.levels]
         made = empty((count, self.width, *self.size), taken[0].dtype)
         if self.levels == 1:
@@ -354,10 +381,12 @@ class BoxHead(Module):
             x = F.relu(product(x), inplace=True)
         return self.fc_cls(x), self.fc_reg(x)
 
-    def loss(self, regions: Tensor) -> list[Tensor]:
+    def loss(self, regions: Tensor, boxes: Boxes) -> list[Tensor]:
         scores, places = self(regions)
-        classes = F.cross_entropy(scores, empty((scores.shape[0],), int64), reduction="none")
-        return [F.sum(classes), F.sum(F.abs(places - empty(places.shape)))]
+        with boxes.losses():
+            wide = boxes.wide(scores), boxes.wide(places)
+            classes = F.cross_entropy(wide[0], empty((scores.shape[0],), int64), reduction="none")
+            return [F.sum(classes), F.sum(F.abs(wide[1] - empty(places.shape)))]
 
 
 @register()
@@ -412,8 +441,10 @@ class FCNMaskHead(Module):
         whole = F.cat(wanted, 0)
         del wanted
         rows = empty((masks.shape[0],), int64)
-        chosen = F.index(masks, rows, rows)
-        return F.mse_loss(chosen, whole)
+        with boxes.losses():
+            wide = boxes.wide(masks)
+            chosen = F.index(wide, rows, rows)
+            return F.mse_loss(chosen, whole)
 
     def _wanted(self, count: int, size: Sequence[int], boxes: Boxes) -> Tensor:
         """``BitmapMasks.crop_and_resize``: the masks of the image go to the card, are taken once for each region, and
@@ -457,10 +488,10 @@ class StandardRoIHead(Module):
 
     def loss(self, maps: Maps, boxes: Boxes) -> list[Tensor]:
         images = maps[0].shape[0]
-        regions = self.bbox_roi_extractor(maps, images * self.regions)
-        losses: list[Tensor] = self.bbox_head.loss(regions)
+        regions = self.bbox_roi_extractor(maps, images * self.regions, boxes.in_full)
+        losses: list[Tensor] = self.bbox_head.loss(regions, boxes)
         if self.mask_head is not None and self.mask_roi_extractor is not None:
-            positive = self.mask_roi_extractor(maps, images * self.positive)
+            positive = self.mask_roi_extractor(maps, images * self.positive, boxes.in_full)
             losses.append(self.mask_head.loss(positive, images, boxes))
         return losses
 

@@ -12,11 +12,12 @@ import pytest
 from memlint.check import check_paths
 from memlint.dialects import registry
 from memlint.documents.load import load
+from memlint.meta.amp import autocast
 from memlint.meta.tape import Tape
-from memlint.meta.tensor import empty, recording
+from memlint.meta.tensor import empty, float16, float32, recording
 from memlint.models import record
-from memlint.models.openmmlab.dense_heads import nearest
-from memlint.models.openmmlab.detection import AnchorHead
+from memlint.models.openmmlab.dense_heads import FCOSHead, nearest
+from memlint.models.openmmlab.detection import AnchorHead, Boxes, RetinaHead, SingleRoIExtractor
 from memlint.settings import Settings
 from tests.differential.training import walk
 
@@ -156,3 +157,34 @@ def test_a_detector_takes_what_was_published(
     (found,) = check_paths([str(tmp_path / "det.py")], Settings(gpu="v100-32gb x8")).runs
     assert found.estimate is not None
     assert found.estimate.allocated_bytes / 2**30 == pytest.approx(published, rel=0.04)
+
+
+@pytest.mark.parametrize("head", [RetinaHead, FCOSHead], ids=["over anchors", "over every place"])
+def test_losses_under_fp16_of_mmcv_s_hooks_are_in_full(head: Any) -> None:
+    """``force_fp32`` (mmcv 1.7, ``runner/fp16_utils.py``): what a head says is there in both, and its losses know no
+    autocast; mmengine's, which have none of it, are as autocast makes them."""
+    kept, kinds = [], []
+    for in_full in (False, True):
+        with recording() as tape, autocast(float16):
+            made = head(20, 64, feat_channels=64, loss_cls={"type": "FocalLoss", "use_sigmoid": True})
+            maps = [empty((2, 64, side, side)) for side in (32, 16, 8, 4, 2)]
+            losses, scores = made.loss(maps, Boxes(5, 256, 256, in_full))
+            kept.append(sum(tape.sizes[at] if at >= 0 else -tape.sizes[~at] for at in tape.events))
+        kinds.append({one.dtype for one in losses})
+    said = sum(one.numel for one in scores)
+    assert kinds[1] == {float32}
+    assert kept[1] - kept[0] >= 2 * said
+
+
+def test_regions_under_fp16_of_mmcv_s_hooks_are_taken_in_full() -> None:
+    """Maps are cast for the moment, and regions back (``force_fp32`` with ``out_fp16``)."""
+    layer = {"type": "RoIAlign", "output_size": 7}
+    extractor = SingleRoIExtractor(layer, 64, [4, 8])
+    peaks = []
+    for in_full in (False, True):
+        with recording() as tape, autocast(float16):
+            maps = [empty((2, 64, side, side), float16) for side in (64, 32)]
+            found = extractor(maps, 100, in_full)
+            assert found.dtype is float16
+            peaks.append(most(tape))
+    assert peaks[1] - peaks[0] >= 4 * 2 * 64 * (64 * 64 + 32 * 32)
