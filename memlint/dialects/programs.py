@@ -146,7 +146,7 @@ def says_it_trains(command: Command) -> bool:
     return bool(words & TRAINS or (words & METHODS and not words & ELSE)) or _is_told_to(command)
 
 
-_EVALUATES = re.compile(r"(?:^|[-_])(?:eval|evaluate|evaluation|infer|inference|predict|test)(?:[-_.]|$)")
+_EVALUATES = re.compile(r"(?:^|[-_])(?:eval|evaluate|evaluation|infer|inference|predict)(?:[-_.]|$)")
 
 
 def is_named_after_an_evaluation(path: str) -> bool:
