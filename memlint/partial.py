@@ -87,7 +87,13 @@ _ADAPTED = ("lora", "dora")
 # The architectures of which a bound can be found, and the one that it is found with: that of a step that holds nothing
 # beside weights, gradients and states, or that of what is known of the model, whose whole step it is.
 STATES: Final = "language_model"
-_BOUNDED: Final = {STATES: STATES, "openmmlab": "openmmlab_least", "yolo": "yolo", "detectron2": "detectron2_least"}
+_BOUNDED: Final = {
+    STATES: STATES,
+    "own_model": "own_states",
+    "openmmlab": "openmmlab_least",
+    "yolo": "yolo",
+    "detectron2": "detectron2_least",
+}
 _SHARING = ("zero", "fsdp1", "fsdp2")
 
 STEP = 256  # tokens: how finely the longest sample that fits is told

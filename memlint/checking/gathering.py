@@ -48,7 +48,7 @@ def report(invocation: Invocation, scope: Scope, seconds: float) -> Report:
                 continue  # what is wrong in such a file is said nowhere else
         runs.append(bounded(draft.report._replace(findings=tuple(findings), unknown=_why_unknown(draft))))
     built_on = _built_on(invocation.drafts)
-    talk = [_is_talk(run, scope) or _is_a_base(run, scope, built_on) for run in runs]
+    talk = [_is_talk(run, scope) or _is_a_base(run, scope, built_on) or _says_nothing(run, scope) for run in runs]
     skipped, unparsed, errors = (
         tuple((path, shortened(why)) for path, why in listed)
         for listed in (invocation.skipped, invocation.unparsed, invocation.errors)
@@ -144,6 +144,19 @@ def _is_talk(report: RunReport, scope: Scope) -> bool:
     if report.estimate is not None or report.partial is not None or os.path.realpath(report.path) not in scope.told:
         return False
     return not _is_stated(report)
+
+
+def _says_nothing(report: RunReport, scope: Scope) -> bool:
+    """A program met in a walk that trains a model of its own, by itself, and is not followed, or whose weights and
+    states take less than CUDA does without any: nobody asks whether that fits."""
+    path = os.path.realpath(report.path)
+    if report.estimate is not None or "own_model" not in report.facts or path not in scope.walked:
+        return False
+    if report.partial is None:
+        return path.endswith((".py", ".ipynb"))
+    from memlint.tape.overhead import least_context_bytes
+
+    return max(row.device_bytes for row in report.partial.rows) < least_context_bytes()
 
 
 # What a file is called that only others build on: detectron2's Base-RCNN-FPN.yaml, the parts below _base_ of OpenMMLab.

@@ -7,12 +7,11 @@ import os
 import re
 from typing import Any
 
-from memlint.dialects import companions, own_code, scripts
+from memlint.dialects import companions, own_code, own_sources, scripts
 from memlint.documents.node import Unresolved
 from memlint.documents.python.source import Reading
 from memlint.facts.spec import DEFAULT, WRITTEN, Fact, TrainingSpec
 
-MAX_SOURCES = 12
 _LONGEST = 40  # characters of a number, or of True
 # Names by which forks choose the optimizer, and what is AdamW.
 _CHOOSES = re.compile(r"(?:opt|optim|optimizer|algorithm|algo)(?:_(?:name|type))?")
@@ -80,22 +79,10 @@ def sizes(spec: TrainingSpec, own: own_code.Module) -> tuple[Fact | None, str]:
 
 def told(spec: TrainingSpec, own: own_code.Module, rows: int | None) -> dict[str, Any]:
     """The fact ``own_model``: what the program of a repository's own model is made of."""
-    sources, waiting = {_PROGRAM: own.text}, [own]
-    while waiting and len(sources) < MAX_SOURCES:
-        one = waiting.pop(0)
-        for source in dict.fromkeys(source for source, _ in one.imported.values()):
-            made = own_code.imported(source, one.path) if source not in sources else None
-            if made is not None:
-                sources[source] = made[1]
-                inner = own_code.module(made[0])
-                waiting += [inner] if inner is not None else []
     said = {}
     if not _is_the_file(spec, own) and isinstance(spec.root.value, dict):
         said = {name: _literal(node.value) for name, node in spec.root.value.items() if _is_plain(node.value)}
-    return {"program": _PROGRAM, "sources": sources, "said": said, "fixed": {"meta_vocab_size": rows}}
-
-
-_PROGRAM = "__main__"
+    return {**own_sources.told(own), "said": said, "fixed": {"meta_vocab_size": rows}}
 
 
 def _is_plain(value: Any) -> bool:

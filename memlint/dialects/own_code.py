@@ -70,13 +70,14 @@ def module(path: str) -> Module | None:
         if key not in _modules:
             if len(_modules) >= _MOST_KEPT:
                 del _modules[next(iter(_modules))]
-            _modules[key] = _read(path, load.read_text(path) if status.st_size <= MAX_BYTES else "")
+            _modules[key] = read(path, load.read_text(path) if status.st_size <= MAX_BYTES else "")
     except (OSError, load.Unreadable):
         return None
     return _modules[key]
 
 
-def _read(path: str, text: str) -> Module | None:
+def read(path: str, text: str) -> Module | None:
+    """A text of Python as a module; None where it is none. Raises OutOfWork."""
     tree = Reading().parse(path, text)
     if tree is None:
         return None

@@ -309,7 +309,7 @@ def _own_loop(path: str, text: str, options: Mapping[str, Node], is_started: boo
     """A program that trains a library's model in a loop of its own. Raises OutOfWork."""
     if _LOOPS.search(text) is None and not (is_started and own_code.matches(path, _LOOPS)):
         return None
-    from memlint.dialects import loop_scripts
+    from memlint.dialects import loop_scripts, own_loops
     from memlint.documents.programs import training_loops
 
     cells, repository = _read_with(path, text)
@@ -317,7 +317,7 @@ def _own_loop(path: str, text: str, options: Mapping[str, Node], is_started: boo
     if not options and not is_started and not training_loops.does_something(path, code):
         return None
     found = training_loops.read(path, text, options, cells, repository)
-    script = loop_scripts.script(found, path)
+    script = loop_scripts.script(found, path) or own_loops.script(found, path, code)
     if script is None or options or is_started or not found.program.parses:
         return script
     model = values_of(script.root).get("model_name_or_path")

@@ -6,9 +6,10 @@ from typing import Any
 
 from memlint.dialects import language_model as lm
 from memlint.dialects import loop_calls
+from memlint.dialects.family import OWN_MODEL
 from memlint.documents.node import Document, Edit, Node
 from memlint.facts.derive import Graph, Step
-from memlint.facts.spec import Name, OnTop, TrainingSpec
+from memlint.facts.spec import WRITTEN, Fact, Name, OnTop, TrainingSpec
 from memlint.trainers.table import TRAINERS
 
 # Models that are asked for a score of each class: what they return is small, and nobody counts it.
@@ -18,6 +19,16 @@ _SMALL_OUTPUTS = ("sequence_classification", "token_classification", "question_a
 def recognise(document: Document, root: Node) -> bool:
     """No file has these keys: they are read from a program's calls (:mod:`memlint.dialects.loop_scripts`)."""
     return False
+
+
+def _model(spec: TrainingSpec) -> str:
+    """A library's model by its name, or a module of the program's own."""
+    told = spec.root.get(OWN_MODEL)
+    if told is None:
+        return lm.model(spec)
+    spec.model_name = str(told.get("class").plain())  # type: ignore[union-attr]
+    spec.facts[OWN_MODEL] = Fact(OWN_MODEL, told.plain(), WRITTEN, OWN_MODEL, told)
+    return ""
 
 
 def _model_class(spec: TrainingSpec) -> str:
@@ -127,13 +138,17 @@ def _processes(spec: TrainingSpec) -> None:
 
 
 def _precision(spec: TrainingSpec) -> str:
+    if OWN_MODEL in spec:
+        for name in ("parameter_dtype", "compute_dtype"):
+            lm.put(spec, name, "float32", reason="torch makes parameters in float32")
+        return ""
     why = lm.precision(spec, lm.older_weights(spec, lm.weights(spec, spec.fact(lm.HYPER + "dtype"))))
     lm.prepared(spec)
     return why
 
 
 FAMILY = lm.Family(
-    stated=Graph(Step(lm.model, lm.MODEL_FACTS)),
+    stated=Graph(Step(_model, (*lm.MODEL_FACTS, OWN_MODEL))),
     follows=Graph(
         Step(lm.on_cpu),
         Step(_model_class, ("model_class",)),

@@ -44,6 +44,7 @@ ARCHITECTURES = {
     "deit": "deit",
     "recorded": "recorded",
     "own_model": "own",
+    "own_states": "own.states",
 }
 
 

@@ -147,6 +147,11 @@ def _figures() -> dict[str, Any]:
     return figures
 
 
+def least_context_bytes() -> int:
+    """What CUDA alone takes on any card, before a program has made anything."""
+    return min(int(figure["bytes"]) for figure in _figures()["context"]["figures"])
+
+
 def _context(table: dict[str, Any], gpu: Gpu | None, version: str) -> tuple[int, Interval, Assumption]:
     from memlint import releases
 

@@ -31,7 +31,7 @@ def uncompiled(spec: TrainingSpec) -> TrainingSpec:
 def build(spec: TrainingSpec) -> System:
     """The System of ``architecture = "own_model"``. Raises UnknownModel where its code does what is not known."""
     told: Mapping[str, Any] = spec["own_model"]
-    with _as_unknown():
+    with as_unknown():
         model, where = model_of(told["sources"], told["program"], told["said"], told["fixed"])
     if spec.get("compile", False):
         for one in model.modules():
@@ -46,7 +46,7 @@ def build(spec: TrainingSpec) -> System:
         return empty((rows, length), int64), empty((rows, length), int64)
 
     def loss(given: tuple[Tensor, Tensor]) -> Tensor:
-        with _as_unknown():
+        with as_unknown():
             if outputs.value is None and state.grad_enabled:
                 outputs.value = _of_last_step(model, given)
             found = model(*given)
@@ -69,7 +69,7 @@ _FAILURES = (TypeError, ValueError, AttributeError, LookupError, ArithmeticError
 
 
 @contextmanager
-def _as_unknown() -> Iterator[None]:
+def as_unknown() -> Iterator[None]:
     try:
         yield
     except _FAILURES as error:

@@ -64,6 +64,9 @@ class Interpreter(Attributes, Expressions):
             return known
         scope = self.modules[name] = Scope()
         for node in self.parsed(name).body:
+            if name == PROGRAM and _runs(node):
+                scope.names.update(dict.fromkeys(bound_by(node), Strange("what the program itself makes")))
+                continue
             try:
                 self.statement(node, scope)
             except UnknownModel as error:
@@ -332,6 +335,13 @@ class Interpreter(Attributes, Expressions):
         module = getattr(node, "of_file", PROGRAM)
         where = f"{module.strip('.').replace('.', '/')}.py, " if module != PROGRAM else ""
         return UnknownModel(f"{where}line {getattr(node, 'lineno', 0)}: {why}")
+
+
+def _runs(node: ast.stmt) -> bool:
+    """Whether a statement of a program does more than define and import."""
+    if isinstance(node, (ast.Assign, ast.AnnAssign)):
+        return any(isinstance(one, ast.Call) for one in ast.walk(node))
+    return not isinstance(node, (ast.Import, ast.ImportFrom, ast.ClassDef, ast.FunctionDef))
 
 
 def library_of(dotted: str) -> Any:
