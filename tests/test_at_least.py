@@ -187,3 +187,27 @@ def test_an_adapter_that_is_not_there_leaves_the_weights_under_it(tmp_path: Path
     assert 0 <= found.rows[0].device_bytes - 2 * PARAMETERS < 1 << 20
     (finding,) = (one for one in run.findings if one.code == "MEM007")
     assert "out/adapter that training goes on with is not there to state its rank" in finding.message
+
+
+OF_EXPERTS = """\
+from peft import LoraConfig
+from transformers import AutoModelForCausalLM, BitsAndBytesConfig
+from xtuner.model import SupervisedFinetune
+
+codes = dict(type=BitsAndBytesConfig, load_in_4bit=True)
+llm = dict(
+    type=AutoModelForCausalLM.from_pretrained, pretrained_model_name_or_path="/ours/Mixtral-8x7B-chat",
+    quantization_config=codes,
+)
+model = dict(type=SupervisedFinetune, llm=llm, lora=dict(type=LoraConfig, r=8, target_modules=["q_proj", "w1", "w2"]))
+max_length = 64
+train_dataloader = dict(batch_size=1, dataset=dict(max_length=max_length))
+optim_wrapper = dict(optimizer=dict(type="AdamW"), dtype="float16")
+"""
+
+
+def test_there_is_no_bound_where_an_older_release_may_make_the_run_in_a_way_that_nobody_knows(tmp_path: Path) -> None:
+    """Experts of 4 bits with adapters, of a model that is only called after one: known since transformers 5."""
+    report = check_text(str(tmp_path / "run.py"), OF_EXPERTS, Settings())
+    assert "internal-error" not in {finding.name for finding in report.findings}
+    assert "at least" not in report.runs[0].unknown
