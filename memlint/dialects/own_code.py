@@ -150,6 +150,15 @@ def matches(path: str, pattern: re.Pattern[str]) -> bool:
     return any(pattern.search(one.text) is not None for one in _with_imports(path))
 
 
+def goes_backward(path: str) -> bool:
+    """Whether a program, or a module of its repository that it imports, has a backward pass and a step behind it."""
+    for one in _with_imports(path):
+        at = one.text.find(".backward(")
+        if at >= 0 and one.text.find(".step(", at) >= 0:
+            return True
+    return False
+
+
 def words(path: str) -> frozenset[str]:
     """The names in a program and in the modules of its repository that it imports."""
     return frozenset(word for one in _with_imports(path) for word in _WORD.findall(one.text))

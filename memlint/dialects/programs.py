@@ -155,6 +155,11 @@ def is_named_after_an_evaluation(path: str) -> bool:
     return _EVALUATES.search(name) is not None and not set(_words(name)) & (TRAINS | METHODS)
 
 
+def is_an_entry(command: Command) -> bool:
+    """Whether a program's name says that it is the entry to something, and not to what: ``main.py``."""
+    return command.called.removesuffix(".py").rpartition("/")[2].rpartition(".")[2] in _ENTRIES
+
+
 def _is_told_to(command: Command) -> bool:
     """Whether options, or overrides (``optim.lr=1``), say that something trains: ``--do_train``, or a learning rate
     and how long it is in force."""

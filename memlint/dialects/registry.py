@@ -178,11 +178,14 @@ PROGRAM = "program"  # the family of programs that nobody describes
 
 
 def _by_its_program(document: Document, command: Command) -> tuple[Dialect, Match] | None:
-    """A command whose name and options say nothing, of a file of the repository that makes a trainer or has a loop."""
-    from memlint.dialects import scripts
+    """A command whose name and options say nothing, of a file of the repository that makes a trainer or has a loop, or
+    is the entry to modules one of which goes backward."""
+    from memlint.dialects import own_code, scripts
 
     if scripts.started(command, document, command.options) is None:
-        return None
+        path = scripts.file_of(command, document)
+        if path is None or not programs.is_an_entry(command) or not own_code.goes_backward(path):
+            return None
     return dialect(PROGRAM), Match(-1, document, command.options, command)
 
 

@@ -193,3 +193,33 @@ def test_an_evaluation_by_a_program_that_trains_as_well_is_no_run(
     options = "--per_device_train_batch_size 1 --max_seq_length 8" if "pipeline" in line else ""
     root = written(tmp_path, {name: f"python {line} {options}\n", line.split()[0]: program})
     assert len(registry.specs(load(str(root / name)))) == runs
+
+
+ENGINE = """
+def train_one_epoch(model, batches, optimizer):
+    for batch in batches:
+        loss = model(batch)
+        loss.backward()
+        optimizer.step()
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "engine", "runs"),
+    [
+        pytest.param("main.py", "-c net.py --coco_path $1", ENGINE, 1, id="an entry to a loop"),
+        pytest.param("main.py", "-c net.py --eval", ENGINE, 0, id="that evaluates"),
+        pytest.param("main.py", "-c net.py", ENGINE.replace(".backward()", ".detach()"), 0, id="an entry to no loop"),
+        pytest.param("report.py", "-c net.py", ENGINE, 0, id="a report that draws a loop in"),
+    ],
+)
+def test_an_entry_to_modules_that_go_backward_is_a_run_of_nobody(
+    name: str, options: str, engine: str, runs: int, tmp_path: Path
+) -> None:
+    (tmp_path / ".git").mkdir()
+    (tmp_path / "engine.py").write_text(engine, encoding="utf-8")
+    (tmp_path / name).write_text("from engine import train_one_epoch\nimport models\n", encoding="utf-8")
+    script = tmp_path / "go.sh"
+    script.write_text(f"python {name} {options}\n", encoding="utf-8")
+    found = registry.specs(load(str(script)))
+    assert [spec.family for spec in found] == ["program"] * runs
