@@ -46,6 +46,7 @@ COUNTED: dict[str, tuple[str, int]] = {
     "peft": (f"{SAMPLES}/peft/training_params.json", QWEN),
     "simpo": (f"{SAMPLES}/simpo/run.yaml", SMOLLM2),
     "image-loop": (f"{SAMPLES}/image_loop/train.py", 25_557_032),  # ResNet-50
+    "simpletuner": (f"{SAMPLES}/simpletuner/config.json", 859_520_964),  # Stable Diffusion 1's UNet
     "timm": (f"{SAMPLES}/timm/run.sh", 25_557_032),  # ResNet-50
     "torchvision": (f"{SAMPLES}/torchvision/run.sh", 25_557_032),  # ResNet-50
     "torchtitan": (f"{EXAMPLES}/torchtitan_llama3_8b.toml", LLAMA_8B),

@@ -99,6 +99,7 @@ class Script(NamedTuple):
 _STABLE = ("sd1", "sd2")
 _SD3 = ("sd3-medium",)
 _COGVIDEOX = ("cogvideox-2b", "cogvideox-5b")
+SIMPLETUNER = "SimpleTuner"
 COGVIDEO = (*_COGVIDEOX, "cogvideox1.5-5b")  # what THUDM's own program trains
 _ATTENTION = ("to_k", "to_q", "to_v", "to_out.0")
 
@@ -156,6 +157,10 @@ SCRIPTS: dict[str, Script] = {
     ),
     "cogvideox_text_to_video_sft": Script(
         _COGVIDEOX, encodes=False, prompts=False, full_dtype="", cached="load_tensors", optimizer="adam"
+    ),
+    # bghira/SimpleTuner bc8e6ab: one program for all of its models
+    SIMPLETUNER: Script(
+        ("sd1", "sd2", "sdxl", "flux-dev"), targets=_ATTENTION, encodes=False, prompts=False, uncast=True, rank=16
     ),
     # THUDM/CogVideo e519ece, finetune: one program, whatever trains
     "CogVideo/lora": Script(COGVIDEO, targets=_ATTENTION, encodes=False, prompts=False, uncast=True, batch=1, rank=128),

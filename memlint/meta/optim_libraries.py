@@ -16,7 +16,7 @@ from typing import ClassVar
 from memlint.meta.optim import PlainAdam
 from memlint.meta.optim_narrow import QuantisedAdam
 from memlint.meta.optimizer import LOOP, Optimizer
-from memlint.meta.tensor import DType, Tensor, bfloat16, block_like, empty_like, float32, state, uint8
+from memlint.meta.tensor import DType, Tensor, bfloat16, block_like, empty_like, float32, int32, state, uint8
 
 
 def factored(shape: tuple[int, ...]) -> Tensor:
@@ -272,6 +272,23 @@ class CompensatedAdam(Optimizer):
             before = weights
             del weights
         del denominator, before
+
+
+class StochasticAdam(CompensatedAdam):
+    """SimpleTuner's ``AdamWBF16`` (helpers/training/optimizers/adamw_bfloat16 at bc8e6ab): the same states. Each sum is
+    made in float32 and rounded by chance from there (``stochastic/__init__.py``: ``copy_stochastic_``)."""
+
+    def _step(self, parameters: list[Tensor]) -> None:
+        for parameter in parameters:
+            self._label(parameter, "step temporaries")
+            root = Tensor(parameter.shape, bfloat16)
+            summed = Tensor(parameter.shape, float32)
+            drawn = Tensor(parameter.shape, int32)
+            del summed, drawn, root
+            weights = empty_like(parameter)
+            summed = Tensor(parameter.shape, float32)
+            drawn = Tensor(parameter.shape, int32)
+            del summed, drawn, weights
 
 
 class GrokAdamW(Optimizer):
@@ -570,6 +587,7 @@ KINDS: dict[str, type[Optimizer]] = {
     "nanochat_muon": NanochatMuon,
     "adamw_anyprecision": AnyPrecision,
     "adamw_compensated": CompensatedAdam,
+    "adamw_compensated SimpleTuner": StochasticAdam,
     "grokadamw": GrokAdamW,
     "came": Came,
     "prodigy": Prodigy,

@@ -168,23 +168,6 @@ torchrun --nproc_per_node 4 train.py "${args[@]}" --rank 32 --gradient_checkpoin
         {"micro_batch_size": (2, 2), "optimizer": ("adamw_8bit", 2), "optimizer_paged": (True, 2), "workers": (1, 2)},
     ),
     Sample(
-        "simpletuner",
-        "config.json",
-        """{
-  "--model_family": "flux",
-  "--model_type": "lora",
-  "--train_batch_size": 2,
-  "--gradient_checkpointing": "false"
-}
-""",
-        {
-            "micro_batch_size": (2, 4),
-            "tuning": ("lora", 3),
-            "checkpointing": ("none", 5),
-            "optimizer": ("adamw_bf16", 0),
-        },
-    ),
-    Sample(
         "diffusion-pipe",
         "main.toml",
         """micro_batch_size_per_gpu = 2

@@ -73,6 +73,12 @@ SMALL = {
         "  --pretrained_model_name_or_path=stable-diffusion-v1-5/stable-diffusion-v1-5 --train_data_dir=$IMAGES \\\n"
         '  --resolution=512 --train_batch_size=2 --rank 4 --output_dir="out"\n',
     ),
+    "simpletuner": _file(
+        "config.json",
+        '{\n  "model_family": "sd1x", "model_type": "lora",\n  "lora_rank": 8,\n  "resolution": 512,\n'
+        '  "train_batch_size": 8,\n  "gradient_accumulation_steps": 1,\n  "gradient_checkpointing": false,\n'
+        '  "mixed_precision": "bf16",\n  "optimizer": "adamw_bf16",\n  "data_backend_config": "data.json"\n}\n',
+    ),
     "diffusion-policy": _file(
         "run.yaml",
         "_target_: diffusion_policy.workspace.TrainDiffusionUnetHybridWorkspace\npolicy:\n"
