@@ -80,7 +80,7 @@ _LEAST: dict[Name, Any] = {
 _BOXES: Final[Name] = HYPER + "boxes"
 _BOXES_BETWEEN: Final[Name] = HYPER + "boxes_between"
 
-# What stands under an adapter of which nothing is known: weights that do not train.
+# What stands under an adapter of which nothing is known, or a part that nobody knows: weights that do not train.
 _FROZEN: dict[Name, Any] = {"tuning": "freeze", "freeze.layers": 1, "freeze.modules": ("none",)}
 _ADAPTED = ("lora", "dora")
 
@@ -232,7 +232,9 @@ def _least(spec: TrainingSpec) -> TrainingSpec:
 
 
 def _has_an_unknown_adapter(spec: TrainingSpec) -> bool:
-    return spec.get("tuning") in _ADAPTED and spec.get("lora.r") is None
+    from memlint.dialects.unread import trains_a_part
+
+    return (spec.get("tuning") in _ADAPTED and spec.get("lora.r") is None) or trains_a_part(spec)
 
 
 def partial(

@@ -15,7 +15,7 @@ from memlint import work
 from memlint.dialects.misspelling import known_names
 from memlint.dialects.schema import ANNOTATION, Schema, families, load, properties, released, resolve
 from memlint.documents.node import Node, Unresolved
-from memlint.facts.spec import TrainingSpec
+from memlint.facts.spec import OnTop, TrainingSpec
 from memlint.named_tuple import NamedTuple
 
 MOST = 5  # of one run
@@ -130,4 +130,24 @@ def own_way(spec: TrainingSpec) -> str:
     where nothing unread says so. Both libraries leave the sharing to accelerate or DeepSpeed, and train the whole model
     unless it has adapters: they have no keys of their own for either."""
     one = next((one for one in unread(spec) if one.decides in _OWN_WAYS), None)
-    return "" if one is None else f"{one.name} {one.value}: the program {_OWN_WAYS[one.decides]}"
+    if one is None:
+        return ""
+    why = f"{one.name} {one.value}: the program {_OWN_WAYS[one.decides]}"
+    return OnTop(why) if trains_a_part(spec) and not _packs_or_shares(spec) else why
+
+
+# Weights that are packed take less than they do whole: no bound is sure.
+_PACKS = re.compile(r"q-?lora|quant|(?:^|[^0-9a-z])[48]-?bit", re.IGNORECASE)
+
+
+def _packs_or_shares(spec: TrainingSpec) -> bool:
+    """Whether a key that is not read may have weights packed, or shared by devices."""
+    names = spec.root.value if isinstance(spec.root.value, dict) else {}
+    if any(_PACKS.search(str(name)) is not None for name in names):
+        return True
+    return any(one.decides == SHARING or _PACKS.search(one.value) is not None for one in unread(spec))
+
+
+def trains_a_part(spec: TrainingSpec) -> bool:
+    """Whether the program chooses itself what trains: of the states no more is sure than weights that do not."""
+    return any(one.decides == PART for one in unread(spec))

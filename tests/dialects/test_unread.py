@@ -111,3 +111,32 @@ def test_a_module_that_is_a_package_is_started_by_its_main(tmp_path: Path) -> No
     document = load(str(tmp_path / "train.sh"))
     [command] = [one for one in document.commands if one.called]
     assert scripts.file_of(command, document) == str(tmp_path / "pkg" / "finetune" / "__main__.py")
+
+
+@pytest.mark.parametrize(
+    ("command", "parameters"),
+    [
+        pytest.param(
+            "python ours.py --model_name_or_path openai-community/gpt2 --max_length 512 --unfrozen_modules deltas",
+            124_439_808,
+            id="a decoder",
+        ),
+        pytest.param(  # microsoft/LoRA at c4593f0: examples/NLU/*.sh
+            "python run_glue.py --model_name_or_path FacebookAI/roberta-large --task_name mnli --do_train "
+            "--max_seq_length 128 --apply_lora True",
+            355_361_794,
+            id="an encoder with adapters of the program's own",
+        ),
+        pytest.param(
+            "python ours.py --model_name_or_path openai-community/gpt2 --max_length 512 --peft qlora", 0, id="packed"
+        ),
+    ],
+)
+def test_weights_are_a_bound_where_the_program_chooses_what_trains(
+    command: str, parameters: int, tmp_path: Path
+) -> None:
+    (tmp_path / "train.sh").write_text(f"{command} --per_device_train_batch_size 4\n", encoding="utf-8")
+    [run] = check_paths([str(tmp_path / "train.sh")], Settings()).runs
+    assert run.estimate is None
+    found = 0 if run.partial is None else max(row.device_bytes for row in run.partial.rows)
+    assert 4 * parameters <= found <= 4.1 * parameters

@@ -56,7 +56,8 @@ def task(kind: str, spec: TrainingSpec, dtype: DType, autocast: bool) -> Task:
 
 def _task(kind: str, spec: TrainingSpec, dtype: DType, autocast: bool) -> Task:
     tuning = spec.get("tuning", "full")
-    if tuning != "full" and tuning not in adapters.LINEAR_METHODS:
+    nothing_trains = tuning == "freeze" and spec.get("freeze.modules") == ("none",)  # as a bound asks
+    if tuning != "full" and tuning not in adapters.LINEAR_METHODS and not nothing_trains:
         raise UnknownModel(f"tuning of kind {tuning!r} is known for decoders alone")
     config = spec.get("llava") or described(contents_of(spec), kind)
     if kind == "embeddings" or spec.get("method") == "rerank":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from memlint.facts.spec import TrainingSpec
 from memlint.meta.nn import Linear, Module, parameter
@@ -90,14 +91,15 @@ def thaw(model: LanguageModel, spec: TrainingSpec) -> None:
     count = spec.get("freeze.layers")
     if count is None:
         raise UnknownModel("which layers train is not stated")
-    numbers = range(len(model.layers))
+    layers: Any = getattr(model, "layers", ())  # a model that is no decoder has its own elsewhere
+    numbers = range(len(layers))
     chosen = numbers[-count:] if count > 0 else numbers[:-count]
     names = spec.get("freeze.modules") or ["all"]
     inside = [names] if isinstance(names, str) else list(names)
     beside = spec.get("freeze.extra_modules") or []
     dtype = DTYPES[spec.get("parameter_dtype", "float32")]
     for number in chosen:
-        layer = model.layers[number]
+        layer = layers[number]
         for path, module in _paths(layer, ""):
             if "all" in inside or any(part in inside for part in path.split(".")):
                 _train(module, dtype)
