@@ -13,7 +13,7 @@ from memlint.dialects.base import Dialect
 from memlint.dialects.companions import prepared
 from memlint.dialects.recognition import Match
 from memlint.documents.node import Command, Document, Node, Span
-from memlint.facts.spec import Missing, TrainingSpec, named
+from memlint.facts.spec import HYPER, Missing, TrainingSpec, named
 
 if TYPE_CHECKING:
     from memlint.dialects.scripts import Script
@@ -330,10 +330,23 @@ def text_of(command: Command) -> str:
 def identity(spec: TrainingSpec) -> tuple[object, ...]:
     """What makes a run: its model and its values, known or not. A copy of another model, wherever it lies, is that."""
     copied = "same_model_as" in spec
-    values = repr([(name, spec[named(name)]) for name in sorted(spec) if name != "model" or not copied])
+    values = repr([(name, _counted(name, spec[named(name)])) for name in sorted(spec) if name != "model" or not copied])
     missing = tuple((entry.key, entry.reason) for entry in spec.missing)
     name = "" if copied else spec.model_name
     return spec.family, spec.architecture, name, spec.unknown_reason, values, missing
+
+
+# Weights of what is summed, and shares that are dropped: whether there is any decides about memory, and not how much.
+_WEIGHTS = frozenset(
+    (
+        *("lora.alpha", "lora.dropout"),
+        *(HYPER + name for name in ("beta", "entropy_coeff", "nll_loss_coef", "label_smoothing", "rpo_alpha")),
+    )
+)
+
+
+def _counted(name: str, value: object) -> object:
+    return bool(value) if name in _WEIGHTS and isinstance(value, (int, float)) else value
 
 
 def known_families() -> Iterable[str]:

@@ -547,3 +547,12 @@ def test_samples_that_a_program_takes_as_they_are_are_neither_cut_nor_packed(sai
     assert run.partial is not None
     assert run.partial.names == ("sequence_length",)
     assert "max_length: the program has skip_prepare_dataset" in run.unknown
+
+
+def test_a_sweep_over_weights_is_one_run_and_a_weight_of_nothing_another(tmp_path: Path) -> None:
+    """A reference is asked for any distance to it, however much that counts."""
+    command = "trl grpo --model_name_or_path gpt2 --per_device_train_batch_size 2 --max_completion_length 64 --beta"
+    text = f"for beta in 0.01 0.1 0.5; do\n  {command} $beta\ndone\n{command} 0\n"
+    root = written(tmp_path / "files", {"sweep.sh": text})
+    weights = [spec["hyperparameters.beta"] for spec in registry.specs(load(str(root / "sweep.sh")))]
+    assert weights == [0.01, 0]
