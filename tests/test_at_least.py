@@ -211,3 +211,11 @@ def test_there_is_no_bound_where_an_older_release_may_make_the_run_in_a_way_that
     report = check_text(str(tmp_path / "run.py"), OF_EXPERTS, Settings())
     assert "internal-error" not in {finding.name for finding in report.findings}
     assert "at least" not in report.runs[0].unknown
+
+
+def test_an_embedder_of_a_programs_own_has_the_bound_of_its_model(tmp_path: Path) -> None:
+    options = "--train_group_size 8 --per_device_train_batch_size 4 --bf16 --output_dir o --learning_rate 1e-5"
+    text = f"torchrun --nproc_per_node 8 -m ours.run --model_name_or_path mistralai/Mistral-7B-v0.1 {options}\n"
+    report = check_text(str(tmp_path / "run.sh"), text, Settings())
+    assert "at least" in report.runs[0].unknown
+    assert "compares queries and passages" in report.runs[0].unknown

@@ -338,7 +338,8 @@ def _own_model(spec: TrainingSpec, name: str) -> str:
     for key in _EMBEDDERS:
         if spec.root.get(key) is not None:
             who = (spec.launch.called if spec.launch is not None else "") or "the script"
-            return f"--{key}: {who} compares queries and passages; what it makes of them is not described"
+            lm.put(spec, "model_class", "sequence_classification", reason="what embeds or scores has no head of words")
+            return OnTop(f"--{key}: {who} compares queries and passages; what it makes of them is not described")
     made = _instantiated(spec.root)
     if made is not None:
         return f"{made.key_path} {made.value}: a class of the program's own makes the model"
