@@ -18,6 +18,7 @@ from memlint.dialects.stated import PATCHED, PLACED_WHOLE
 from memlint.documents.node import Command, Document, Node, Span, Unresolved
 from memlint.documents.programs import patches
 from memlint.documents.programs.call_nodes import TOKENIZERS, argument, name_of, target_of, values_of
+from memlint.documents.programs.state import PLACED, WORDS
 from memlint.facts.spec import OnTop
 from memlint.named_tuple import NamedTuple
 
@@ -117,7 +118,14 @@ def started(command: Command, document: Document, options: Node) -> Script | Non
     if path is None:
         return None
     given = options.value if isinstance(options.value, dict) else {}
-    return read(path, _text(path), given, is_started=True)
+    return read(path, _text(path), {**given, **_words_of(command)}, is_started=True)
+
+
+def _words_of(command: Command) -> dict[str, Node]:
+    """What a program finds in ``sys.argv``, and the words that argparse puts in their places."""
+    words = [word for word in command.words if not isinstance(word.value, dict)]
+    whole = {WORDS: Node(words, command.span)} if words and len(words) == len(command.words) else {}
+    return {**whole, PLACED: Node(list(command.arguments), command.span)} if command.arguments else whole
 
 
 def file_of(command: Command, document: Document) -> str | None:

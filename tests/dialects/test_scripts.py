@@ -819,3 +819,31 @@ def test_a_pass_of_its_own_in_the_place_of_attention_says_its_kernel(
     (tmp_path / "patch.py").write_text(OWN_ATTENTION.format(body, method), encoding="utf-8")
     script = "import patch\n" + PARSED + MODEL.replace("Qwen/Qwen2.5-0.5B", "huggyllama/llama-7b")
     assert run(tmp_path, script + "Trainer(model=model, args=args)\n")["attention"] == attention
+
+
+BY_CONFIG = """\
+import argparse, json, sys
+{}
+model = AutoModelForCausalLM.from_pretrained(config["model"])
+args = TrainingArguments(output_dir="o", per_device_train_batch_size=config["batch"], bf16=True)
+Trainer(model=model, args=args)
+"""
+
+
+@pytest.mark.parametrize(
+    ("reads", "command"),
+    [
+        pytest.param("config = json.load(open(sys.argv[1]))", "python train.py ours.json", id="a word of sys.argv"),
+        pytest.param("config = json.load(open(sys.argv[2]))", "python train.py go ours.json", id="the second one"),
+        pytest.param(
+            "p = argparse.ArgumentParser()\np.add_argument('config')\np.add_argument('--seed', type=int)\n"
+            "a = p.parse_args()\nconfig = json.load(open(a.config))",
+            "python train.py ours.json --seed 1",
+            id="an argument without dashes",
+        ),
+    ],
+)
+def test_a_config_that_a_program_is_given_by_its_place_is_read(tmp_path: Path, reads: str, command: str) -> None:
+    (tmp_path / "ours.json").write_text('{"model": "Qwen/Qwen2.5-0.5B", "batch": 3}', encoding="utf-8")
+    spec = run(tmp_path, BY_CONFIG.format(reads), command)
+    assert (spec["model"], spec["micro_batch_size"]) == ("Qwen/Qwen2.5-0.5B", 3)

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from memlint.documents.node import Keys, Node, Unresolved
 from memlint.documents.programs import class_parsers
 from memlint.documents.programs.call_nodes import target_of
-from memlint.documents.programs.state import State
+from memlint.documents.programs.state import PLACED, State, typed
 from memlint.documents.python import reader as python
 from memlint.documents.python.scope import Scope
 
@@ -35,12 +35,20 @@ class Options(python.Module):
         dest = said.get("dest")
         name = str(dest.value) if isinstance(dest, ast.Constant) else long.lstrip("-").replace("-", "_")
         action = said.get("action")
+        if names and not long.startswith("-") and "nargs" not in said and name not in self.state.placed:
+            self.state.placed.append(name)
         if "default" in said:
             self.state.arguments[name] = self.value(said["default"], name, scope, 0)
         elif isinstance(action, ast.Constant) and action.value in ("store_true", "store_false"):
             self.state.arguments[name] = Node(action.value == "store_false", self.span(action), None, name)
         elif "required" not in said and long.startswith("--"):
             self.state.arguments[name] = Node(None, self.span(node), None, name)
+
+    def in_their_places(self) -> dict[str, Node]:
+        """What a command gives arguments that have no dashes."""
+        words = self.state.options.get(PLACED)
+        listed = words.value if words is not None and isinstance(words.value, list) else []
+        return {name: typed(word) for name, word in zip(self.state.placed, listed)}
 
     def parsed(self, call: ast.Call, function: ast.Attribute, keys: Keys, scope: Scope, depth: int) -> Node | None:
         """What a parser of options returns; None for another object's method."""
@@ -49,7 +57,8 @@ class Options(python.Module):
             return None
         self.state.parses = True
         if function.attr in ("parse_args", "parse_known_args"):
-            given = {**self.state.arguments, **self.state.options, GIVEN: Node(True, parser.span)}
+            given = {**self.state.arguments, **self.in_their_places(), **self.state.options}
+            given[GIVEN] = Node(True, parser.span)
             values = Node(given, parser.span, None, keys)
             return values if function.attr == "parse_args" else Node([values, Node([], parser.span)], parser.span)
         named = parser.value.get("_args_")

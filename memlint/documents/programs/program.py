@@ -23,7 +23,7 @@ from memlint.documents.programs import class_parsers, patches
 from memlint.documents.programs.call_nodes import TOKENIZERS, target_of, values_of
 from memlint.documents.programs.functions import Functions
 from memlint.documents.programs.options import GIVEN, PARSED
-from memlint.documents.programs.state import ALONE, Repository, State
+from memlint.documents.programs.state import ALONE, WORDS, Repository, State
 from memlint.documents.python import reader as python
 from memlint.documents.python.calls import FIELDS
 from memlint.documents.python.expressions import MAX_TEXT, scalar
@@ -488,7 +488,11 @@ class Followed(Functions):
         return super().comparison(node, scope, depth)
 
     def reference(self, node: ast.expr, keys: Keys, scope: Scope, depth: int) -> Node:
-        """A part of what a call returns, too: ``parser.parse_args_into_dataclasses()[0]``."""
+        """A part of what a call returns, too: ``parser.parse_args_into_dataclasses()[0]``; a word of the command."""
+        if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant):
+            word = self.word(node.slice.value) if self.source(node.value) == "sys.argv" else None
+            if word is not None:
+                return self.moved(word, keys, None, (self.span(node),))
         if isinstance(node, (ast.Subscript, ast.Attribute)) and isinstance(node.value, ast.Call):
             owner = self.value(node.value, "", scope, depth + 1)
             index = (
@@ -508,6 +512,12 @@ class Followed(Functions):
             if isinstance(owner.value, dict) and GIVEN in owner.value:  # an option of a library's that nobody gave
                 return Node(None, self.span(node), None, keys)
         return found
+
+    def word(self, at: object) -> Node | None:
+        """``sys.argv[at]`` of the command that starts the program; None where there is no such word."""
+        words = self.state.options.get(WORDS)
+        listed = words.value if words is not None and isinstance(words.value, list) else []
+        return listed[at - 1] if isinstance(at, int) and 0 < at <= len(listed) else None
 
     def locate(self, node: ast.expr, scope: Scope, depth: int = 0) -> Node | None:
         """What a module of the repository has, too, and all options as a mapping."""

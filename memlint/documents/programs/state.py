@@ -17,6 +17,10 @@ MAX_CALLS = 200  # of functions of its own
 _TRUE, _FALSE = ("true", "yes", "on"), ("false", "no", "off")
 
 
+# Among the options that a program is given: all words of its command, and those that are no options and no values.
+WORDS, PLACED = "_words_", "_placed_"
+
+
 class Repository(NamedTuple):
     """What a program may have of its repository.
 
@@ -35,6 +39,7 @@ class State:
     """What a program and the modules that it imports have in common.
 
     arguments  options that argparse is told of, with their defaults
+    placed     arguments without dashes that it is told of, in order
     bases_of   classes of its own -> the first class that they are of
     modules    by their files
     unfollowed how often it asked for a module when there were enough
@@ -46,6 +51,7 @@ class State:
         self.options = {name: typed(node) for name, node in options.items()}
         self.repository = repository
         self.arguments: dict[str, Node] = {}
+        self.placed: list[str] = []
         self.made: list[Node] = []
         self.imported: dict[str, str] = {}
         self.parses = False
