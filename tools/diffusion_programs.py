@@ -144,6 +144,28 @@ def _around(wrapper: Callable[[nn.Module], nn.Module], build: Callable[[], nn.Mo
     return lambda: wrapper(build())
 
 
+def _castings(build: Callable[[], nn.Module]) -> Callable[[], nn.Module]:
+    """A model whose norms always cast to their weights' dtype: RMSNorm of diffusers asks whether these have 16 bits
+    first, and what it casts is in fp32 where they have not."""
+    from diffusers.models.normalization import RMSNorm
+
+    class Casting(RMSNorm):  # type: ignore[misc]
+        def forward(self, hidden_states: Tensor) -> Tensor:
+            variance = hidden_states.to(torch.float32).pow(2).mean(-1, keepdim=True)
+            hidden_states = hidden_states * torch.rsqrt(variance + self.eps)
+            return hidden_states.to(self.weight.dtype) * self.weight
+
+    def made() -> nn.Module:
+        model = build()
+        for module in model.modules():
+            if type(module) is RMSNorm:
+                assert module.bias is None
+                module.__class__ = Casting
+        return model
+
+    return made
+
+
 def _uncheckpointed(build: Callable[[], nn.Module]) -> Callable[[], nn.Module]:
     """A class whose own checkpointing fails: it hands its layers arguments by name to a function that takes none."""
 
@@ -476,6 +498,20 @@ RECIPES: dict[str, Recipe] = {
             "SD3Transformer2DModel", num_layers=24, num_attention_heads=24, caption_projection_dim=1536,
             pos_embed_max_size=192,
         ),
+        _sd3, {"B": 2, "H": 64, "W": 80, "L": 333}, 0,
+    ),
+    "sd3.5-medium": Recipe(
+        _castings(_diffusers(
+            "SD3Transformer2DModel", num_layers=24, num_attention_heads=24, caption_projection_dim=1536,
+            pos_embed_max_size=384, qk_norm="rms_norm", dual_attention_layers=tuple(range(13)),
+        )),
+        _sd3, {"B": 2, "H": 64, "W": 80, "L": 333}, 0,
+    ),
+    "sd3.5-large": Recipe(
+        _castings(_diffusers(
+            "SD3Transformer2DModel", num_layers=38, num_attention_heads=38, caption_projection_dim=2432,
+            pos_embed_max_size=192, qk_norm="rms_norm",
+        )),
         _sd3, {"B": 2, "H": 64, "W": 80, "L": 333}, 0,
     ),
     "kl-f8-16": Recipe(

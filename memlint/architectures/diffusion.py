@@ -97,7 +97,7 @@ class Script(NamedTuple):
 
 
 _STABLE = ("sd1", "sd2")
-_SD3 = ("sd3-medium",)
+_SD3 = ("sd3-medium", "sd3.5-medium", "sd3.5-large")
 _COGVIDEOX = ("cogvideox-2b", "cogvideox-5b")
 SIMPLETUNER = "SimpleTuner"
 COGVIDEO = (*_COGVIDEOX, "cogvideox1.5-5b")  # what THUDM's own program trains
@@ -160,7 +160,7 @@ SCRIPTS: dict[str, Script] = {
     ),
     # bghira/SimpleTuner bc8e6ab: one program for all of its models
     SIMPLETUNER: Script(
-        ("sd1", "sd2", "sdxl", "flux-dev"), targets=_ATTENTION, encodes=False, prompts=False, uncast=True, rank=16
+        (*_STABLE, "sdxl", *_SD3, "flux-dev"), targets=_ATTENTION, encodes=False, prompts=False, uncast=True, rank=16
     ),
     # THUDM/CogVideo e519ece, finetune: one program, whatever trains
     "CogVideo/lora": Script(COGVIDEO, targets=_ATTENTION, encodes=False, prompts=False, uncast=True, batch=1, rank=128),

@@ -29,8 +29,12 @@ _FAMILIES = {
     "sd1x": "stable-diffusion-v1-5/stable-diffusion-v1-5",
     "sd2x": "stabilityai/stable-diffusion-2-1",
     "sdxl": "stabilityai/stable-diffusion-xl-base-1.0",
+    "sd3": "stabilityai/stable-diffusion-3.5-medium",
     "flux": "black-forest-labs/FLUX.1-dev",
 }
+_MEDIUM = "stable-diffusion-3-medium-diffusers"  # of sd3's family, by id alone
+_LARGE = "stabilityai/stable-diffusion-3.5-large"
+_SD3_TOKENS = 77 + 154  # CLIP's, and T5's by tokenizer_max_length
 _OTHER_CHECKPOINTS = ("refiner", "schnell", "kontext", "libreflux", "fill", "depth", "canny", "inpaint")
 
 # Key -> (what it may say without another step coming of it, what is not known where it says more)
@@ -139,7 +143,9 @@ def _unknown(spec: TrainingSpec, family: str) -> str | None:
 
 def _stated(spec: TrainingSpec, family: str, adapted: bool) -> None:
     """What SimpleTuner does where the file says nothing, in the words of the vocabulary."""
-    lm.put(spec, "model", _FAMILIES[family], spec.fact("model"), f"{_SOURCE}: the denoiser of {family}")
+    lm.put(spec, "model", _denoiser(spec, family), spec.fact("model"), f"{_SOURCE}: the denoiser of {family}")
+    if family == "sd3":
+        lm.put(spec, HYPER + "prompt_tokens", _SD3_TOKENS, reason=f"{_SOURCE}: tokenizer_max_length")
     lm.put(spec, HYPER + "script", SIMPLETUNER, reason=_SOURCE)
     half = spec.fact("compute_dtype")
     compute = "bfloat16" if half is None else half.value
@@ -157,6 +163,16 @@ def _stated(spec: TrainingSpec, family: str, adapted: bool) -> None:
     averaged = spec.fact("ema")
     if averaged is not None and averaged.value and _word(spec, "ema_device") != "accelerator":
         lm.put(spec, HYPER + "offload_ema", True, averaged, f"{_SOURCE}: ema_device cpu")
+
+
+def _denoiser(spec: TrainingSpec, family: str) -> str:
+    """A pipeline with the denoiser of a family. Those of sd3 differ: its flavours and ids say which it is."""
+    if family == "sd3":
+        named = _word(spec, "pretrained_model_name_or_path")
+        if named.endswith(_MEDIUM):
+            return named
+        return _LARGE if "large" in f"{named} {_word(spec, 'model_flavour')}" else _FAMILIES[family]
+    return _FAMILIES[family]
 
 
 def _optimizer(spec: TrainingSpec) -> str:
