@@ -171,7 +171,7 @@ def _accumulation(spec: TrainingSpec) -> None:
 def _switched_off(spec: TrainingSpec) -> None:
     """What a config that says nothing of it does without."""
     backbone = spec.root.get("model.backbone.type")
-    if "checkpointing" not in spec and backbone is not None and backbone.value in RECOMPUTES:
+    if "checkpointing" not in spec and backbone is not None and str(backbone.value) in RECOMPUTES:
         spec.facts["checkpointing"] = Fact("checkpointing", "none", DEFAULT, "model.backbone.with_cp", reason="with_cp")
     apex = spec.fact(HYPER + "apex")
     if "compute_dtype" not in spec and apex is not None and apex.value:
@@ -193,7 +193,7 @@ def _model(spec: TrainingSpec) -> None:
         and node.is_mapping
         and (kind := node.get("type")) is not None
         and (
-            kind.value in CROPPED | FITTED | UNDER_HEADS | openmmlab_scenes.MODELS | openmmlab_videos.MODELS
+            str(kind.value) in CROPPED | FITTED | UNDER_HEADS | openmmlab_scenes.MODELS | openmmlab_videos.MODELS
             or openmmlab_videos.is_detector(node)
         )
     ):

@@ -74,7 +74,7 @@ def complete(spec: TrainingSpec, kind: str, transforms: Sequence[Node], dataset:
         if POINTS not in spec and VOXELS in spec:
             _assume(spec, POINTS, spec[VOXELS], f"points of a scene of {dataset}: no fewer than voxels", "")
         encoder = spec.root.get("model.pts_middle_encoder.type") or spec.root.get("model.middle_encoder.type")
-        if encoder is not None and encoder.value in SPARSE and ALONE not in spec:
+        if encoder is not None and str(encoder.value) in SPARSE and ALONE not in spec:
             what = "how far voxels are alone (1) and not parts of surfaces (0)"
             _assume(spec, ALONE, HALF, what, encoder.shown_path)
             _assume(spec, ALONE_BETWEEN, (0.0, 1.0), "of other scenes", "")

@@ -121,6 +121,8 @@ def test_a_description_of_a_net_is_the_run_of_its_name(tmp_path: Path, rows: lis
         ),
         pytest.param([-1, 499, "C2f", [1 << 20]], "layer 4: 1048576 channels", id="more channels than any net has"),
         pytest.param([-1, "n", "C2f", [512]], "layer 4 is no list of sources", id="repeats that are a word"),
+        pytest.param([[-1, 2], 3, "C2f", [512]], "layer 4: C2f reads one layer", id="two layers for a module of one"),
+        pytest.param([-1, 1, "Conv", [256, 3, 0]], "layers that do not fit together", id="a stride of nothing"),
     ],
 )
 def test_what_is_not_known_of_a_description_is_told_by_its_layer(tmp_path: Path, changed: Any, said: str) -> None:

@@ -25,6 +25,7 @@ from memlint.models.openmmlab.registry import fitting, register
 from memlint.models.system import System
 
 COARSEST = 32  # of the maps of a backbone whose strides nothing states
+MOST_MAPS = 32  # of a backbone
 LIBRARY = True
 _HEADS = ("decode_head", "auxiliary_head")
 
@@ -87,6 +88,8 @@ def _widths(stated: Mapping[str, Any]) -> list[int]:
         places = at if isinstance(at, (list, tuple)) else [at]
         if len(places) != len(channels) or not all(isinstance(width, int) for width in channels):
             raise UnknownModel("how many channels the maps of model.backbone have is not stated")
+        if not all(isinstance(at, int) and -MOST_MAPS <= at < MOST_MAPS for at in places):
+            raise UnknownModel("which maps of model.backbone are taken is not stated")
         taken.update(zip(places, channels))
     last = max(taken, default=-1)
     if last < 0:  # the only one that is taken is the last one, wherever that is
@@ -97,7 +100,7 @@ def _widths(stated: Mapping[str, Any]) -> list[int]:
 def _strides(stated: Mapping[str, Any], count: int) -> list[int]:
     """Of the maps, as heads say of those that the neck makes of them."""
     neck = stated.get("neck")
-    first = neck.get("start_level", 0) if isinstance(neck, Mapping) else 0
+    first = _first(neck)
     told: Any = None
     for name in ("rpn_head", "bbox_head", "decode_head"):
         head = stated.get(name)
@@ -113,6 +116,12 @@ def _strides(stated: Mapping[str, Any], count: int) -> list[int]:
 # ------------------------------------------------------------------------------------------------- unknown heads
 
 
+def _first(neck: Any) -> int:
+    """The first map that a neck takes."""
+    at = neck.get("start_level", 0) if isinstance(neck, Mapping) else 0
+    return at if isinstance(at, int) and 0 <= at < MOST_MAPS else 0
+
+
 class UnderHeads(Detector):
     """A backbone, with its neck where that is known, and one number for each map that is taken."""
 
@@ -124,8 +133,9 @@ class UnderHeads(Detector):
         self.taken: set[int] | None = None
         if heads and neck is None:
             told = [head.get("in_index", -1) if isinstance(head, Mapping) else -1 for head in heads]
-            self.taken = {at for one in told for at in (one if isinstance(one, (list, tuple)) else [one])}
-        self.first = neck.get("start_level", 0) if isinstance(neck, Mapping) and not is_known else 0
+            each = [at for one in told for at in (one if isinstance(one, (list, tuple)) else [one])]
+            self.taken = {at for at in each if isinstance(at, int)}
+        self.first = 0 if is_known else _first(neck)
 
     def losses(self, images: Tensor, boxes: Boxes) -> list[Tensor]:
         maps: Maps = self.maps(images)[self.first :]

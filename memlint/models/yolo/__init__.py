@@ -23,7 +23,7 @@ from memlint.meta.ops.formats import channels_last
 from memlint.meta.tensor import DTYPES, DType, Tensor, empty, float16, float32, state, uint8
 from memlint.models.cards import without_tf32
 from memlint.models.system import System
-from memlint.models.yolo.described import DescribedNet
+from memlint.models.yolo.described import DescribedNet, fitting
 from memlint.models.yolo.losses import Data, Habits, of_anchors, of_classes, of_points
 from memlint.models.yolo.nets import Both, Chain, Net, answered
 
@@ -64,8 +64,10 @@ def build(spec: TrainingSpec) -> System:
         del loaded
         return F.div(made, 255)
 
+    path = spec[HYPER + "net_layers"].path if spec[HYPER + "net"] == DESCRIBED else ""
+
     def loss(x: Tensor) -> Tensor:
-        return losses(model(x), data)
+        return fitting(lambda: losses(model(x), data), path) if path else losses(model(x), data)
 
     def evaluate() -> Any:
         """Between two epochs: twice as many images, none of them a mosaic, by weights in 16 bits where autocast trains
@@ -100,7 +102,8 @@ def _net(spec: TrainingSpec, own: bool) -> Chain:
     net, letter = spec[HYPER + "net"], spec[HYPER + "scale"]
     if net == DESCRIBED:
         layers, scale = spec[HYPER + "net_layers"], spec[HYPER + "net_scale"]
-        model: Chain = DescribedNet(layers, scale, letter, spec[HYPER + "classes"])
+        made = fitting(lambda: DescribedNet(layers, scale, letter, spec[HYPER + "classes"]), layers.path)
+        model: Chain = made
     else:
         model = Net(net, SCALES[net.removesuffix("u")][letter], spec[HYPER + "task"], spec[HYPER + "classes"], letter)
     for number in spec.get(HYPER + "frozen_layers") or ():

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from math import gcd
-from typing import Any
+from typing import Any, TypeVar
 
 from memlint.architectures.yolo import MOST_LAYERS, Described, Layer, Scale
 from memlint.meta import functional as F
@@ -20,6 +20,12 @@ from memlint.models.yolo.nets import MASKS, Both, Chain, Classifier, PointHead
 from memlint.named_tuple import NamedTuple
 
 MOST_CHANNELS = 1 << 16
+Made = TypeVar("Made")
+# What comes of a description whose numbers do not fit together.
+WRONG = (
+    *(TypeError, ValueError, IndexError, KeyError, AttributeError, ZeroDivisionError, AssertionError),
+    *(OverflowError, RuntimeError),
+)
 LARGE = "mlx"  # letters whose C3k2 have bottlenecks within bottlenecks everywhere (parse_model)
 
 
@@ -271,6 +277,15 @@ REPEATED = frozenset(("C2", "C2f", "C3", "C3k2", "C2fCIB", "C3Ghost", "C2PSA"))
 _OF_ONE_WIDTH = frozenset(("PSA", "C2PSA"))
 
 
+def fitting(work: Callable[[], Made], path: str) -> Made:
+    """Sizes and arguments of a description that do not fit together are its author's, not ours. Raises UnknownModel."""
+    try:
+        return work()
+    except WRONG as error:
+        why = f"{type(error).__name__}: {error}"
+        raise UnknownModel(f"{path}: layers that do not fit together: {why:.200}") from None
+
+
 class DescribedNet(Chain):
     """A net as its YAML lists it. Layers are counted as the library counts them."""
 
@@ -313,6 +328,8 @@ class DescribedNet(Chain):
             return Twice(), inputs[0]
         if name not in MODULES:
             raise UnknownModel(f"{name} is a module that memlint does not know")
+        if len(inputs) > 1:
+            raise UnknownModel(f"{name} reads one layer, and not {len(inputs)}")
         outputs = self._channels(arguments[0] if arguments else None)
         repeats = max(round(layer.repeats * self.scale.depth), 1) if layer.repeats > 1 else layer.repeats
         if repeats > MOST_LAYERS:

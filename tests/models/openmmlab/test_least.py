@@ -121,3 +121,19 @@ def test_a_bound_asks_for_as_many_objects_as_any_data_have(tmp_path: Path) -> No
     own = DETECTS.replace("CocoDataset", "OurDataset")
     least = least_bytes(run(tmp_path, RETINA.replace("{backbone}", OWN) + own))
     assert least < least_bytes(run(tmp_path, RETINA.replace("{backbone}", OWN) + DETECTS))
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        pytest.param("in_index=2", "in_index=1000000000", id="a map that no backbone has"),
+        pytest.param("in_index=2", "in_index={}", id="no map"),
+        pytest.param('type="EncoderDecoder"', "type=[]", id="a class that is a list"),
+    ],
+)
+def test_what_nobody_means_is_no_bound(old: str, new: str, tmp_path: Path) -> None:
+    text = UPER.replace("{backbone}", OWN).replace("{head}", "UPerHead") + CROPS
+    assert old in text
+    found = run(tmp_path, text.replace(old, new))
+    assert found.partial is None
+    assert "raised" not in " ".join(finding.message for finding in found.findings)
