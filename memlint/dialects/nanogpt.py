@@ -40,6 +40,8 @@ def _own_model(spec: TrainingSpec) -> str:
     """The model of this repository's own train.py, where that is not nanoGPT's: forks keep the trainer and its names,
     and change the model. The optimizer is another matter."""
     own = nanogpt_forks.trainer(spec)
+    if own is not None and (name := nanogpt_forks.of_another(spec, own)):
+        return f"{name}: {own.path} has no such name, and which program takes this file is not said"
     why = _another(spec, own)
     other = nanogpt_forks.other_optimizer(spec, own)
     if other or not why or own is None or not _is_made(own):

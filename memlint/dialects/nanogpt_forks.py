@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import os
 import re
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from memlint.dialects import companions, own_code, own_sources, scripts
@@ -15,6 +16,7 @@ from memlint.facts.spec import DEFAULT, WRITTEN, Fact, TrainingSpec
 _LONGEST = 40  # characters of a number, or of True
 # Names by which forks choose the optimizer, and what is AdamW.
 _CHOOSES = re.compile(r"(?:opt|optim|optimizer|algorithm|algo)(?:_(?:name|type))?")
+_KNOWN = ("configure_optimizers", "configure_optimizer", "Adam")
 _ADAMW = ("adamw", "adam", "adamw_fused", "fused_adamw")
 
 
@@ -24,8 +26,12 @@ def trainer(spec: TrainingSpec) -> own_code.Module | None:
     own = own_code.module(path) if path.endswith(".py") else None
     if own is not None and "exec(" in own.text and "import" in own.text:
         return own
-    found = scripts.file_of(spec.launch, spec.document) if spec.launch is not None else None
-    return own_code.module(found or companions.find("train.py", path) or "")
+    if spec.launch is None:
+        return own_code.module(companions.find("train.py", path) or "")
+    found = scripts.file_of(spec.launch, spec.document)
+    if found is None:  # on another machine it has another folder
+        found = companions.find(os.path.basename(spec.launch.called), path) if spec.launch.called else None
+    return own_code.module(found or "")
 
 
 def _is_the_file(spec: TrainingSpec, own: own_code.Module) -> bool:
@@ -53,6 +59,19 @@ def defaults(spec: TrainingSpec) -> dict[str, Fact]:
                 origin=DEFAULT, node=None, reason=f"{os.path.basename(own.path)} of this repository"
             )
     return found
+
+
+# Names by which a file says a model that is not train.py's.
+_A_MODEL = re.compile(r"^(?!data)\w*(?:model|llama|arch)\w*(?:config|path|file|dir|type)|^config_(?:path|file)$")
+
+
+def of_another(spec: TrainingSpec, own: own_code.Module) -> str:
+    """The name of a file of assignments by which it says its model, and which this program does not assign: another
+    one takes the file. Commands end with an error for such a name."""
+    if spec.launch is not None or _is_the_file(spec, own) or not isinstance(spec.root.value, dict):
+        return ""
+    words = own_code.words(own.path)
+    return next((str(name) for name in spec.root.value if _A_MODEL.search(str(name)) and str(name) not in words), "")
 
 
 # What people call the tokens of a row.
@@ -101,23 +120,76 @@ def _literal(value: Any) -> Any:
 
 
 def other_optimizer(spec: TrainingSpec, own: own_code.Module | None) -> str:
-    """Why the optimizer is not nanoGPT's AdamW; "" where it is."""
+    """Why what the program trains with is not nanoGPT's AdamW, and its model alone; "" where it is."""
     if own is None:
         return ""
     tree = Reading().parse(own.path, own.text)
     classes: set[str] = set()
-    for node in ast.walk(tree) if tree is not None else ():
-        if not isinstance(node, ast.Assign) or getattr(node.targets[0], "id", "") != "optimizer":
-            continue
-        if isinstance(node.value, ast.Call):
-            function = node.value.func
+    another = ""
+    for target, made in _bound(tree.body if tree is not None else [], _names(spec, own)):
+        function = made.func
+        if target == "optimizer":
             classes.add(function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", ""))
-    odd = sorted(classes - {"configure_optimizers", "AdamW", "Adam"})
+        elif _is_a_library_s(function) or (target != "model" and _is_a_gpt(function)):
+            another = another or f"{own.path}: line {made.lineno} makes another model than nanoGPT's, or one beside it"
+    odd = sorted(one for one in classes if one not in _KNOWN and "adamw" not in one.lower())
     chosen = _chosen(spec, own)
     if chosen is not None:
         key, value = chosen
-        return "" if value.lower() in _ADAMW else f"{key} {value}: the fork's own optimizer is not described"
-    return f"{own.path}: the optimizer {odd[0]} is not described" if odd else ""
+        return another if value.lower() in _ADAMW else f"{key} {value}: the fork's own optimizer is not described"
+    return f"{own.path}: the optimizer {odd[0]} is not described" if odd else another
+
+
+def _names(spec: TrainingSpec, own: own_code.Module) -> dict[str, Any]:
+    """What names of the program are, as far as assignments, the file and the command say it plainly."""
+    from memlint.documents.load import load
+
+    found: dict[str, Any] = {}
+    for root in (load(own.path, own.text).root, spec.root):
+        nodes = root.value if isinstance(root.value, dict) else {}
+        found.update({str(name): _literal(node.value) for name, node in nodes.items() if _is_plain(node.value)})
+    return found
+
+
+def _is_a_gpt(function: ast.expr) -> bool:
+    """``GPT(...)``, or ``GPT.from_pretrained(...)``."""
+    owner = function.value if isinstance(function, ast.Attribute) and function.attr == "from_pretrained" else function
+    return isinstance(owner, ast.Name) and owner.id == "GPT"
+
+
+def _is_a_library_s(function: ast.expr) -> bool:
+    """``AutoModelForCausalLM.from_pretrained(...)``."""
+    owner = function.value if isinstance(function, ast.Attribute) else None
+    return isinstance(owner, ast.Name) and owner.id.startswith("AutoModel")
+
+
+def _bound(body: Sequence[ast.stmt], names: dict[str, Any]) -> Iterator[tuple[str, ast.Call]]:
+    """The names that calls are bound to, on the ways that conditions on known names leave."""
+    waiting = list(body)
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call):
+            yield getattr(node.targets[0], "id", ""), node.value
+        elif isinstance(node, ast.If):
+            holds = _holds(node.test, names)
+            waiting += node.body if holds is not False else []
+            waiting += node.orelse if holds is not True else []
+        else:
+            waiting += [one for one in getattr(node, "body", ()) if isinstance(one, ast.stmt)]
+
+
+def _holds(test: ast.expr, names: dict[str, Any]) -> bool | None:
+    """``flag``, ``not flag``, ``name == 'word'``; None for anything else."""
+    if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
+        inner = _holds(test.operand, names)
+        return None if inner is None else not inner
+    if isinstance(test, ast.Name):
+        return bool(names[test.id]) if test.id in names else None
+    if isinstance(test, ast.Compare) and isinstance(test.left, ast.Name) and test.left.id in names:
+        other = test.comparators[0]
+        if len(test.ops) == 1 and isinstance(test.ops[0], ast.Eq) and isinstance(other, ast.Constant):
+            return bool(names[test.left.id] == other.value)
+    return None
 
 
 def _chosen(spec: TrainingSpec, own: own_code.Module) -> tuple[str, str] | None:

@@ -95,3 +95,45 @@ def test_what_is_not_known_of_a_fork_is_told(tmp_path: Path, files: dict[str, st
     run = checked(tmp_path, {"train.py": FORK, "model.py": GPT, "config/small.py": CONFIG, **files}, "config/small.py")
     assert run.estimate is None
     assert why in run.unknown
+
+
+def test_a_file_that_says_a_model_by_a_name_of_its_own_is_another_program_s(tmp_path: Path) -> None:
+    """chongwei730/nanoGPT: config/train_llama_1b.py has llama_config_path, and train.py knows of none."""
+    files = {"train.py": FORK, "model.py": GPT, "config/l.py": CONFIG + "llama_config_path = 'llama_1b.json'\n"}
+    run = checked(tmp_path, files, "config/l.py")
+    assert run.estimate is None
+    assert "llama_config_path" in run.unknown
+
+
+def test_a_program_in_a_folder_of_another_machine_is_found_by_its_name(tmp_path: Path) -> None:
+    files = {"train.py": "x = 1\n", "other.py": FORK, "model.py": GPT}
+    files["a.sh"] = "python /scratch/ours/other.py --n_layer=2 --n_head=4 --n_embd=128 --batch_size=4\n"
+    run = checked(tmp_path, files, "a.sh")
+    assert run.estimate is not None
+    assert run.estimate.parameters == parameters(2)
+
+
+def test_an_optimizer_that_is_called_adamw_is_one(tmp_path: Path) -> None:
+    """FengMingquan-sjtu/nanoGPT: train.py has model.configure_AdamW_optimizer."""
+    program = FORK.replace("configure_optimizers", "configure_AdamW_optimizer")
+    files = {"train.py": program, "model.py": GPT, "config/small.py": CONFIG}
+    assert checked(tmp_path, files, "config/small.py").estimate is not None
+
+
+@pytest.mark.parametrize("on", [False, True])
+def test_which_optimizer_is_made_a_switch_may_say(tmp_path: Path, on: bool) -> None:
+    made = "optimizer = model.configure_optimizers(0.1)"
+    assert made in FORK
+    program = FORK.replace(made, f"if not ours:\n    {made}\nelse:\n    optimizer = Ours(model)")
+    program = program.replace("dataset =", f"ours = {on}\ndataset =")
+    files = {"train.py": program, "model.py": GPT, "config/small.py": CONFIG}
+    assert (checked(tmp_path, files, "config/small.py").estimate is None) is on
+
+
+@pytest.mark.parametrize("made", ["GPT(gptconf)", "AutoModelForCausalLM.from_pretrained(path)"])
+def test_another_model_beside_is_told(tmp_path: Path, made: str) -> None:
+    """FengMingquan-sjtu/nanoGPT: train.py asks a reference as well."""
+    program = FORK.replace("optimizer = model", f"reference = {made}\noptimizer = model")
+    run = checked(tmp_path, {"train.py": program, "model.py": GPT, "config/small.py": CONFIG}, "config/small.py")
+    assert run.estimate is None
+    assert "another model" in run.unknown

@@ -76,6 +76,17 @@ def test_a_gpt_of_somebody_s_own_takes_what_it_takes_in_torch(said: dict[str, An
     assert ours.phases == pytest.approx(theirs.phases, rel=TOLERANCE)
 
 
+def test_a_list_of_places_copies_what_it_chooses() -> None:
+    source = GPT.replace("x = self.transformer.ln_f(x)", "x = self.transformer.ln_f(x)\n        x = x[:, [0, 2, 4], :]")
+    source = source.replace("targets.view(-1)", "targets[:, [0, 2, 4]].reshape(-1)")
+    arguments = {"n_layer": 4, "n_head": 4, "n_embd": 128, "dropout": 0.0, "bias": False, "written_out": False}
+    arguments |= {"block_size": LENGTH, "vocab_size": VOCABULARY}
+    theirs = in_torch(reference(source, "GPTConfig", "GPT", arguments), {}, adamw("loop"))
+    ours = in_meta(run(source, OF_GPT, {}, "float32"))
+    assert ours.parameters == theirs.parameters
+    assert ours.phases == pytest.approx(theirs.phases, rel=TOLERANCE)
+
+
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_a_llama_of_somebody_s_own_takes_what_it_takes_in_torch(dtype: str) -> None:
     arguments = {"n_layer": 4, "n_head": 4, "n_embd": 128, "n_kv": 2, "block_size": LENGTH, "vocab_size": VOCABULARY}

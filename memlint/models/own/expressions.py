@@ -8,7 +8,7 @@ from typing import Any
 
 from memlint import work
 from memlint.meta import functional as F
-from memlint.meta.tensor import Tensor
+from memlint.meta.tensor import Tensor, int64
 from memlint.models import UnknownModel
 from memlint.models.own import library, values
 from memlint.models.own.attributes import Library
@@ -213,8 +213,11 @@ class Expressions:
         keys = list(key) if isinstance(key, tuple) else [key]
         if any(isinstance(one, (bool, str, Strange)) for one in keys):
             raise self.strange(node, "such an index is not followed")
-        if any(isinstance(one, list) for one in keys):
-            raise self.strange(node, "a list of indices is not followed")
+        lists = [one for one in keys if isinstance(one, list)]
+        if len(lists) > 1 or any(type(number) is not int for one in lists for number in one):
+            raise self.strange(node, "such a list of indices is not followed")
+        # x[:, [-1], :]: the numbers are a tensor on the card, and what they choose is copied.
+        keys = [Tensor((len(one),), int64) if isinstance(one, list) else one for one in keys]
         try:
             values.sized(keys)
             return values.dimensioned(OPERATIONS["__getitem__"](owner, keys))  # type: ignore[no-any-return]

@@ -53,7 +53,8 @@ def _top(interpreter: Interpreter, node: ast.stmt, scope: Scope, said: Mapping[s
             interpreter.statement(node, scope)
     except UnknownModel as error:
         for name in bound_by(node):
-            scope.names[name] = Strange(str(error))
+            if not isinstance(scope.names.get(name), Strange):  # the first reason is why
+                scope.names[name] = Strange(str(error))
     return False
 
 
