@@ -29,6 +29,17 @@ def _is_cuda(spec: TrainingSpec) -> bool:
     return not _program(spec).endswith(".py")
 
 
+def _another(spec: TrainingSpec) -> str:
+    """Programs that began as the twin, such as those of modded-nanogpt, keep its options and not its model."""
+    name = _program(spec)
+    if not name.endswith(".py") or name.startswith(_TWINS):
+        return ""
+    return f"{name} has options of llm.c's train_gpt2.py, and what model it makes is its own"
+
+
+_TWINS = ("train_gpt2", "train_gpt3", "train_llama")
+
+
 def _sizes(spec: TrainingSpec) -> None:
     name: Name
     for name, value in (("micro_batch_size", 4), ("sequence_length", 1024 if _is_cuda(spec) else 64)):
@@ -110,6 +121,7 @@ FAMILY = lm.Family(
     beside=None,
     stated=Graph(Step(_sizes, ("micro_batch_size", "sequence_length"))),
     follows=Graph(
+        Step(_another),
         Step(_on_cpu),
         Step(_model, (*native.MODEL_FACTS, "pretrained")),
         Step(_kernels, ("attention", "implementation", "checkpointing")),
@@ -117,7 +129,7 @@ FAMILY = lm.Family(
         Step(_processes, (*native.DEVICES, "gradient_accumulation_steps"), ("parallelism.",)),
         Step(_unsharded),
     ),
-    told=("on_cpu", "model", "unsharded"),
+    told=("another", "on_cpu", "model", "unsharded"),
 )
 
 

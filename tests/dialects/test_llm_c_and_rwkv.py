@@ -272,3 +272,13 @@ def test_real_scripts_are_recognised() -> None:
         if "TinyLlama" not in path.name
     }
     assert all(found and found <= {"llm-c", "rwkv"} for found in families.values()), families
+
+
+def test_a_program_with_the_twin_s_options_and_a_name_of_its_own_makes_its_own_model() -> None:
+    """jgcb00/nanoGPT: main.py --model dragon --d_model 1280, whose batch_size is that of all devices and steps."""
+    text = (
+        "torchrun --nproc_per_node 4 main.py --d_model 1280 --batch_size 64 --sequence_length 4736 --input_bin a.bin\n"
+    )
+    (found,) = registry.specs(load("train.sh", text))
+    assert found.architecture is None
+    assert "main.py" in found.unknown_reason
