@@ -162,7 +162,7 @@ def _devices(spec: TrainingSpec) -> str:
     """How many there are, and how many of them share the states; hybrid where one group does not have them all."""
     found = loop(spec)
     started = launchers.processes(spec.launch)
-    if found.devices and not started.distributed:
+    if found.devices and (found.policy or not started.distributed):  # Ray starts its workers, whatever starts it
         nodes, each = spec.fact("machines"), spec.fact(HYPER + "per_node")
         if lm.gap(spec, "nnodes", "n_gpus_per_node") is None:
             count = (1 if nodes is None else nodes.value) * (found.devices if each is None else each.value)

@@ -319,3 +319,8 @@ def test_a_tower_that_is_frozen_by_its_name_does_not_train() -> None:
     assert "whose tower trains too" in whole.unknown_reason
     assert frozen["frozen_parts"] == ["vision_tower"]
     assert "what images take" in frozen.unknown_reason
+
+
+def test_the_cards_of_a_policy_are_its_own_keys_where_slurm_starts_the_program_once() -> None:
+    spec = run(f"srun --nodes=1 --ntasks=1 {FLAT}\n", "run.sh")
+    assert (spec["device_count"], spec["world_size"]) == (5, 5)

@@ -146,3 +146,12 @@ def test_keys_of_the_reference_the_critic_and_the_rewards_are_read(tmp_path: Pat
     (tmp_path / "run.sh").write_text(command + "\n", encoding="utf-8")
     report = check_paths([str(tmp_path / "run.sh")], Settings())
     assert "MEM805" not in {finding.code for finding in report.findings}
+
+
+@pytest.mark.parametrize("before", ["", "srun --nodes=1 --ntasks=1 "])
+def test_the_cards_of_a_policy_are_those_of_its_own_keys_whatever_starts_it(tmp_path: Path, before: str) -> None:
+    """A script of SLURM's starts the program once, on one of the nodes of a cluster of Ray's."""
+    words = f"{WORDS} actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=2 trainer.nnodes=2 trainer.n_gpus_per_node=4"
+    (tmp_path / "run.sh").write_text(f"{before}python3 -m verl.trainer.main_ppo {words}\n", encoding="utf-8")
+    (spec,) = registry.specs(load(str(tmp_path / "run.sh")))
+    assert (spec["device_count"], spec["world_size"]) == (8, 8)
