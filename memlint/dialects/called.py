@@ -73,7 +73,7 @@ def is_told_its_config(command: Command) -> bool:
         for name, node in stated:
             if not isinstance(node.value, Unresolved) or not node.value.reason.startswith(ARGUMENT):
                 continue
-            if at == 0 or _CONFIG.fullmatch(str(name)):
+            if (at == 0 and name == "") or _CONFIG.fullmatch(str(name)):
                 return True
         option = word.value if isinstance(word.value, str) else ""
     return False

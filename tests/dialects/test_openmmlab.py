@@ -459,6 +459,13 @@ def test_a_launcher_that_is_told_its_config_is_no_run(command: str, tmp_path: Pa
     assert found.family == "program"
 
 
+def test_a_launcher_that_is_told_its_data_is_a_run(tmp_path: Path) -> None:
+    script = tmp_path / "launch.sh"
+    script.write_text("DATA=$1\npython train.py --train-data=${DATA}/train --batch-size=128 $2\n", encoding="utf-8")
+    (found,) = registry.specs(load(str(script)))
+    assert found.family == "program"
+
+
 def test_a_launcher_of_the_library_hands_its_config_on(tmp_path: Path) -> None:
     tools = tmp_path / "tools"
     tools.mkdir()
