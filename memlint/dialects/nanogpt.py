@@ -62,6 +62,9 @@ def _is_made(own: own_code.Module) -> bool:
     return "model_args" in own.text or "GPTConfig" in own.imported
 
 
+_MAX_HOPS = 4
+
+
 def _another(spec: TrainingSpec, own: own_code.Module | None) -> str:
     """What the model has that nanoGPT's has not; "" where it is nanoGPT's."""
     path = spec.document.path
@@ -75,12 +78,19 @@ def _another(spec: TrainingSpec, own: own_code.Module | None) -> str:
         return f"{own.path} reads no words of its command, and no file of assignments: what it trains is said elsewhere"
     if "GPTConfig" in own.classes:
         return _differs(own)
-    source, _ = own.imported.get("GPTConfig", ("", ""))
-    there = own_code.imported(source, own.path)
-    module = own_code.module(there[0]) if there is not None else None
-    if module is None or "GPTConfig" not in module.classes:
-        return "" if source else f"{own.path} makes no GPTConfig of nanoGPT's: its model is its own"
-    return _differs(module)
+    module: own_code.Module | None = own
+    for _ in range(_MAX_HOPS):  # a package may import it from where it is
+        assert module is not None
+        source, _ = module.imported.get("GPTConfig", ("", ""))
+        if not source and module is own:
+            return f"{own.path} makes no GPTConfig of nanoGPT's: its model is its own"
+        there = own_code.imported(source, module.path)
+        module = own_code.module(there[0]) if there is not None else None
+        if module is None:
+            return ""
+        if "GPTConfig" in module.classes:
+            return _differs(module)
+    return ""
 
 
 def _differs(made: own_code.Module) -> str:

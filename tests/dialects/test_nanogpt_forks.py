@@ -137,3 +137,16 @@ def test_another_model_beside_is_told(tmp_path: Path, made: str) -> None:
     run = checked(tmp_path, {"train.py": program, "model.py": GPT, "config/small.py": CONFIG}, "config/small.py")
     assert run.estimate is None
     assert "another model" in run.unknown
+
+
+def test_a_config_that_a_module_imports_from_another_is_found(tmp_path: Path) -> None:
+    """klei22/nanoGPT: model.py has its GPTConfig from gpt_conf.py, with fields of its own."""
+    parts = GPT.split("@dataclass\nclass GPTConfig:")
+    config, rest = parts[1].split("class GPT(nn.Module)")
+    conf = "from dataclasses import dataclass\nfrom typing import Optional\n\n@dataclass\nclass GPTConfig:" + config
+    model = f"from gpt_conf import GPTConfig\n{parts[0]}class GPT(nn.Module){rest}"
+    files = {"train.py": FORK, "model.py": model, "gpt_conf.py": conf, "config/small.py": CONFIG}
+    run = checked(tmp_path, files, "config/small.py")
+    assert run.model_name == "a model of the repository's own"
+    assert run.estimate is not None
+    assert run.estimate.parameters == parameters(2)
