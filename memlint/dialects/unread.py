@@ -72,9 +72,16 @@ def unread(spec: TrainingSpec) -> list[Unread]:
         return []
     if not _asked or _asked[0][0] is not spec.root or _asked[0][1] != spec.family:
         schema = load(spec.family)
-        found = list(islice(_of(spec.root, schema, schema, "", 0), MOST))
+        stated = (one for one in _of(spec.root, schema, schema, "", 0) if not _is_a_default(one, spec))
+        found = list(islice(stated, MOST))
         _asked[:] = [(spec.root, spec.family, [_as_option(one, spec) for one in found])]
     return _asked[0][2]
+
+
+def _is_a_default(one: Unread, spec: TrainingSpec) -> bool:
+    """Whether nobody chose a key's value: it is of the config that a program has of its own, beneath a command."""
+    is_beneath = spec.document.format == "shell" and one.node.span.path.endswith((".yaml", ".yml"))
+    return is_beneath and bool(load(spec.family)[ANNOTATION].get("main"))
 
 
 def _as_option(one: Unread, spec: TrainingSpec) -> Unread:

@@ -39,6 +39,9 @@ actor_rollout_ref:
     enable_gradient_checkpointing: False
   rollout:
     n: 5
+critic:
+  model:
+    lora_alpha: 16
 algorithm:
   adv_estimator: gae
 """
@@ -133,6 +136,18 @@ def test_a_program_that_is_elsewhere_is_known_by_its_words(tmp_path: Path) -> No
     )
     (spec,) = registry.specs(load(str(tmp_path / "run.sh")))
     assert (spec.family, spec.unknown_reason) == ("verl", "")
+
+
+def test_what_nobody_chose_is_not_called_unread(tmp_path: Path) -> None:
+    repository(tmp_path)
+    report = check_paths([str(tmp_path / "run.sh")], Settings())
+    assert "MEM805" not in {finding.code for finding in report.findings}
+
+
+def test_a_batch_of_nothing_is_what_asynchronous_programs_state(tmp_path: Path) -> None:
+    repository(tmp_path, "data.train_batch_size=0 actor_rollout_ref.actor.ppo_mini_batch_size=32")
+    report = check_paths([str(tmp_path / "run.sh")], Settings())
+    assert "MEM008" not in {finding.code for finding in report.findings}
 
 
 def test_keys_of_the_reference_the_critic_and_the_rewards_are_read(tmp_path: Path) -> None:
