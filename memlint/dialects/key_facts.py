@@ -110,7 +110,8 @@ def complete(spec: TrainingSpec) -> TrainingSpec:
             first = model.value.partition(",")[0].rstrip("/")  # DiffSynth lists the parts: organisation/name:file,...
             head, _, file = first.partition(":")
             name = head if "/" in head and file else first
-            spec.model_name = name.rsplit("/", 1)[-1] or model.value
+            last = name.rsplit("/", 1)[-1] or model.value
+            spec.model_name = name if last.isdigit() else last  # Latte-XL/2: patches of two
         else:
             del spec.facts["model"]
     spec.architecture = None

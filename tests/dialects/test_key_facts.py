@@ -1082,6 +1082,19 @@ def test_host_memory_needs_no_model() -> None:
 
 
 @pytest.mark.parametrize(
+    ("stated", "name"),
+    [
+        pytest.param("Latte-B/2", "Latte-B/2", id="a size of patches is no name"),
+        pytest.param("maxin-cn/Latte-1", "Latte-1", id="of an organisation's the name"),
+    ],
+)
+def test_a_model_is_told_by_its_name(stated: str, name: str) -> None:
+    text = f"model: {stated}\nnum_frames: 8\nimage_size: 128\nlocal_batch_size: 3\nmixed_precision: True\n"
+    (spec,) = registry.specs(load("film.yaml", text))
+    assert spec.model_name == name
+
+
+@pytest.mark.parametrize(
     ("name", "text", "reason"),
     [
         pytest.param(
