@@ -107,6 +107,7 @@ HEADER_NAMES = frozenset(
     "own",
     "primary",
     "folders",
+    "main",
     "refines",
     "dashed",
     "calls",
