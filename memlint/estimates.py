@@ -89,7 +89,7 @@ class Made:
 
 # What is asked of a run.
 OWN, NEWEST, TOTALS, WITHIN, WHOLE, FITS = "own", "newest", "totals", "within", "whole", "fits"
-ALLOCATED, SAVED, PACKED, FIRST_PASS, STATES = "allocated", "saved", "packed", "first pass", "states"
+ALLOCATED, SAVED, PACKED, FIRST_PASS = "allocated", "saved", "packed", "first pass"
 _OF_STATES = ("parameters", "gradients", "optimizer")
 
 
@@ -275,25 +275,26 @@ class Estimates:
 
     def whole(self, changed: TrainingSpec) -> Estimate:
         """With all of its interval. Raises models.UnknownModel."""
-        question = (WHOLE, _changes(self.spec, changed))
-        return self._made.answer(question, lambda: self._spanning(changed, self.totals(changed), question))
+        question, newest = (WHOLE, _changes(self.spec, changed)), self.totals(changed)  # work of an answer of its own
+        return self._made.answer(question, lambda: self._spanning(changed, newest, question))
 
     def fitting(self, changed: TrainingSpec, budget_bytes: int) -> Estimate | None:
         """``whole(changed)`` where all of its interval fits; None where it does not, which is seen as soon as a part of
         it does not. Raises models.UnknownModel."""
         made, changes = self._made, _changes(self.spec, changed)
-        question = (WHOLE, changes)
+        question, newest = (WHOLE, changes), self.totals(changed)
 
         def make() -> Estimate | None:
             try:
-                return self._spanning(changed, self.totals(changed), question, budget_bytes)
+                return self._spanning(changed, newest, question, budget_bytes)
             except _TakesMore:
                 return None
 
-        if question in made.answers:
+        fits = (FITS, (changes, budget_bytes))
+        if question in made.answers and fits not in made.answers:
             whole = self.whole(changed)
             return whole if whole.device_interval.high_bytes <= budget_bytes else None
-        found = made.answer((FITS, (changes, budget_bytes)), make)
+        found = made.answer(fits, make)
         return None if found is None else made.answer(question, lambda: found)
 
     def _recorded(self, changed: TrainingSpec) -> Recording:
@@ -399,8 +400,7 @@ class Estimates:
 
     def states_bytes(self, changed: TrainingSpec) -> int:
         """Weights, gradients and optimizer states at the run's peak. Raises models.UnknownModel."""
-        question = (STATES, _changes(self.spec, changed))
-        found = self._made.answer(question, lambda: self.totals(changed))
+        found = self.totals(changed)
         return sum(found.component_bytes(name) for name in _OF_STATES)
 
     def saved_bytes(self, changed: TrainingSpec) -> int:

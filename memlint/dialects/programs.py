@@ -67,6 +67,7 @@ _AROUND = frozenset(
         *("process", "test", "tests", "check", "download", "build", "collect", "plot", "log", "stop", "kill"),
     )
 )
+_MODULES = ("train", "pretrain", "finetune", "training")  # python -m train
 _ENTRIES = ("main", "__main__", "run", "cli")  # whose folder or package says what they are
 _MODULE = re.compile(r"[A-Za-z_]\w*(?:\.\w+)+")  # as ``python -m`` has it
 _OVERRIDE = re.compile(r"\+{0,2}(?:\w+\.)+(\w+)=")  # of a key below another
@@ -135,7 +136,7 @@ def trains(command: Command) -> bool:
 def says_it_trains(command: Command) -> bool:
     """Whether a Python program's own name says that it trains, and nothing else, or its options say so."""
     program = command.called
-    if not (program.endswith(".py") or _MODULE.fullmatch(program) or program in TRAINS):  # python -m train
+    if not (program.endswith(".py") or _MODULE.fullmatch(program) or program in _MODULES):
         return False
     *outer, name = re.split(r"[./]", program.removesuffix(".py"))
     if name in _ENTRIES and outer:

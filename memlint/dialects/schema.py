@@ -40,6 +40,8 @@ entries say what the keys mean. At the top, before ``properties``:
     positional      true where a command may name its config without an option, anywhere (argparse, click); first where
                     it is looked for before every option (``sys.argv[1]``: ``run_clm.py args.json``), and a word behind
                     them is a further value of one; python where it is a module (``train.py config/small.py``)
+    main            true where programs of people's own that are known by these keys read them on top of the config that
+                    they name themselves (``hydra.main``)
     recipes         the folder of the library's repository with configs that a command names by their bare names, as its
                     second word (``xtuner train llama3_8b_instruct_qlora_alpaca_e3``)
     dashed          true where a command's options have dashes in the place of a file's underscores

@@ -118,7 +118,7 @@ SCRIPT: dict[str, Any] = {
     "x-memlint": {
         "family": "test-script",
         "formats": ["shell"],
-        "signature": {"program": r"(^|/)main_test\.py$", "any": ["batch", "bs", "b"]},
+        "signature": {"program": r"(^|/)main_toy\.py$", "any": ["batch", "bs", "b"]},
         "architecture": "test",
     },
     "type": "object",

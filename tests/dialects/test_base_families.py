@@ -224,7 +224,7 @@ def test_constants_of_a_class() -> None:
 
 
 def command(words: str, **facts: Any) -> TrainingSpec:
-    return families.spec("run.sh", f"python main_test.py {words}\n")
+    return families.spec("run.sh", f"python main_toy.py {words}\n")
 
 
 @pytest.mark.parametrize(
@@ -271,13 +271,13 @@ def test_an_option_of_the_wrong_type_is_missing_and_a_violation() -> None:
 
 
 def test_an_unknown_variable_is_missing() -> None:
-    spec = families.spec("run.sh", "python main_test.py --batch $B --width ${W:-32}")
+    spec = families.spec("run.sh", "python main_toy.py --batch $B --width ${W:-32}")
     assert [(gap.key, gap.reason) for gap in spec.missing] == [("--batch", "B is not set in the script")]
     assert spec["hyperparameters.width"] == 32
 
 
 def test_every_command_is_a_run() -> None:
-    script = "python main_test.py --batch 1\npython other.py --batch 2\npython main_test.py --batch 3\n"
+    script = "python main_toy.py --batch 1\npython other.py --batch 2\npython main_toy.py --batch 3\n"
     found = families.specs("run.sh", script)
     assert [(spec.run, spec["micro_batch_size"]) for spec in found] == [("train", 1), ("train:2", 3)]
     assert found[1].launch is not None
@@ -285,14 +285,14 @@ def test_every_command_is_a_run() -> None:
 
 
 def test_a_loop_over_what_does_not_matter_is_one_run() -> None:
-    script = "for S in 1 2 3; do python main_test.py --batch 4 --seed $S; done\n"
+    script = "for S in 1 2 3; do python main_toy.py --batch 4 --seed $S; done\n"
     assert len(families.specs("run.sh", script)) == 1
-    script = "for B in 1 2 3; do python main_test.py --batch $B; done\n"
+    script = "for B in 1 2 3; do python main_toy.py --batch $B; done\n"
     assert [spec["micro_batch_size"] for spec in families.specs("run.sh", script)] == [1, 2, 3]
 
 
 def test_launchers_and_environment_are_there() -> None:
-    script = "export ALLOC=x\nCARDS=0,1 torchrun --nproc_per_node 2 main_test.py --batch 4\n"
+    script = "export ALLOC=x\nCARDS=0,1 torchrun --nproc_per_node 2 main_toy.py --batch 4\n"
     spec = families.spec("run.sh", script)
     assert spec.launch is not None
     ((name, options),) = spec.launch.launchers
@@ -301,7 +301,7 @@ def test_launchers_and_environment_are_there() -> None:
 
 
 def test_overrides_of_options() -> None:
-    spec = families.spec("run.sh", "python main_test.py --batch 4\n", "batch=2", "--width=16")
+    spec = families.spec("run.sh", "python main_toy.py --batch 4\n", "batch=2", "--width=16")
     assert (spec["micro_batch_size"], spec["hyperparameters.width"]) == (2, 16)
 
 

@@ -13,6 +13,7 @@ from typing import Any
 from memlint.facts.spec import HYPER, TrainingSpec
 from memlint.meta.nn import Module
 from memlint.meta.tensor import DTYPES, Tensor, empty, int64, state
+from memlint.models import UnknownModel
 from memlint.models.cards import without_tf32
 from memlint.models.openmmlab import (  # noqa: F401 - they enter their classes
     action_detection,
@@ -125,6 +126,8 @@ def _of_clips(spec: TrainingSpec) -> Callable[[], tuple[Tensor, list[Tensor]]]:
 def _of_images(spec: TrainingSpec, model: Module) -> Callable[[], tuple[Tensor, Any]]:
     """A batch of images with their labels, or with what is known of their objects."""
     size: int = spec["micro_batch_size"]
+    if "image_size" not in spec:  # of points, whose model is known in part
+        raise UnknownModel("how large its images are is not known")
     height, width = spec["image_size"]
     one_by_one = spec.get(HYPER + "dialect") != "mmcv"
     in_full = not one_by_one and spec.get("compute_dtype") == "float16"
