@@ -9,7 +9,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from memlint import work
-from memlint.facts.spec import HYPER, UnknownModel
+from memlint.facts.spec import UnknownModel
 
 if TYPE_CHECKING:
     from memlint.cache import Cache
@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from memlint.models import Recording
     from memlint.models.templates import Templates
     from memlint.profiles.measurement import Measurement
-    from memlint.tape.estimate import Estimate, Interval
+    from memlint.tape.estimate import Estimate
+    from memlint.tape.summary import Device
 
 Changes = tuple[tuple[str, str], ...]
 _Answer = TypeVar("_Answer")
@@ -339,12 +340,14 @@ class Estimates:
         """An estimate whose upper ends hold what shorter batches leave in the allocator, where batches differ in length
         and half of the work that is left is enough to see it. Of a card that is named: how much the allocator keeps
         depends on how much there is, and it gives free segments back before it fails."""
-        if not self.gpu or not _lengths_vary(spec):
+        from memlint import upper_ends
+
+        if not self.gpu or not upper_ends.lengths_vary(spec):
             return found
         try:
             with work.limited(work.meter().left // 2), contextlib.suppress(UnknownModel):
                 reserved = self._reserved_over_lengths(spec, found)
-                return found if reserved is None else _with_lengths(found, reserved)
+                return found if reserved is None else upper_ends.with_lengths(found, reserved)
         except work.OutOfWork:
             pass
         return found
@@ -471,8 +474,7 @@ def estimate_spec(
     """
     from memlint import models
     from memlint.facts.spec import ASSUMED
-    from memlint.tape.allocator_conf import ConfError, parse_conf
-    from memlint.tape.summary import Device, estimate
+    from memlint.tape.summary import estimate
 
     if recordings:
         recording = recordings[0]
@@ -482,22 +484,7 @@ def estimate_spec(
             recordings.append(recording)
     if detailed:
         recording = models.with_upper(recording, spec, folded=True, templates=templates)
-    beside = spec.get("engine_beside")
-    device = Device(
-        version=str(spec.get("framework_version") or ""),
-        engine_share=float(spec.get("engine_share") or 0.0),
-        engine_beside=None if beside is None else tuple(beside),
-        processes=int(spec.get("processes_per_device") or 1),
-        most_reserved_bytes=most_reserved_bytes,
-    )
-    if isinstance(spec.get("allocator_conf"), str):
-        # What torch would reject is MEM602's to say; the figures are then those of the defaults.
-        with contextlib.suppress(ConfError):
-            device = device._replace(allocator_conf=parse_conf(spec["allocator_conf"]))
-    if gpu:
-        from memlint.data.catalogue import parse_gpu
-
-        device = device._replace(gpu=parse_gpu(gpu)[0])
+    device = _device(spec, gpu, most_reserved_bytes)
     calibration = None
     if measurements:
         from memlint.profiles.measurement import facts_of
@@ -514,82 +501,35 @@ def estimate_spec(
     if spec.architecture == "language_model" and spec.launch is None and "device_count" not in spec.facts:
         assumed = (*assumed, ("devices", "1", ONE_DEVICE))
     found = estimate(recording, device, assumptions=assumed, calibration=calibration, detailed=detailed)
-    return _read_ahead(spec, found) if spec.get("quantization.bits") in (4, 8) else found
+    if spec.get("quantization.bits") not in (4, 8):
+        return found
+    from memlint import upper_ends
+
+    return upper_ends.read_ahead(spec, found)
+
+
+def _device(spec: TrainingSpec, gpu: str, most_reserved_bytes: int | None) -> Device:
+    """The card and its libraries, and what of it is another's."""
+    from memlint.data.catalogue import parse_gpu
+    from memlint.tape.allocator_conf import ConfError, parse_conf
+    from memlint.tape.summary import Device
+
+    beside = spec.get("engine_beside")
+    device = Device(
+        version=str(spec.get("framework_version") or ""),
+        engine_share=float(spec.get("engine_share") or 0.0),
+        engine_beside=None if beside is None else tuple(beside),
+        processes=int(spec.get("processes_per_device") or 1),
+        most_reserved_bytes=most_reserved_bytes,
+    )
+    if isinstance(spec.get("allocator_conf"), str):
+        # What torch would reject is MEM602's to say; the figures are then those of the defaults.
+        with contextlib.suppress(ConfError):
+            device = device._replace(allocator_conf=parse_conf(spec["allocator_conf"]))
+    return device._replace(gpu=parse_gpu(gpu)[0]) if gpu else device
 
 
 ONE_DEVICE = "nothing here says that more share the run"
-READS_AHEAD = "transformers.reads_ahead_of_quantisation"
-
-
-def _read_ahead(spec: TrainingSpec, found: Estimate) -> Estimate:
-    """With intervals that hold the whole model as it was before it was quantised, where that may be on the card."""
-    from memlint import plausible
-    from memlint.meta.tensor import DTYPES
-    from memlint.units import format_bytes
-
-    if not _is_quantised_on_the_card(spec) or not (spec.does(READS_AHEAD) or plausible.may_have_met(spec, READS_AHEAD)):
-        return found
-    dtype = DTYPES[spec.get("frozen_dtype") or spec.get("parameter_dtype", "float32")]
-    size = (found.parameters - found.trainable_parameters) * dtype.itemsize
-    if size <= found.allocated_interval.high_bytes:
-        return found
-    fixed = found.device_bytes - found.reserved_bytes
-    why = "transformers 5.0 to 5.3 read ahead of quantisation, as far as their threads come: the high end is all of it"
-    return found._replace(
-        allocated_interval=_up_to(found.allocated_interval, size),
-        reserved_interval=_up_to(found.reserved_interval, size),
-        device_interval=_up_to(found.device_interval, size + fixed),
-        assumptions=(*found.assumptions, ("loading", format_bytes(size), why)),
-    )
-
-
-LEAST_LENGTH = 64  # tokens: of shorter samples the blocks are those of the allocator's small pool, which are split
-
-
-def _lengths_vary(spec: TrainingSpec) -> bool:
-    """Whether batches of a language model's samples, each filled up to its own longest, differ in length."""
-    if spec.architecture != "language_model" or spec.get("packing") or spec.get("empty_cache_steps"):
-        return False
-    if spec.get(HYPER + "pad_to_max_length"):
-        return False
-    length = spec.get("sequence_length")
-    return isinstance(length, int) and length >= LEAST_LENGTH
-
-
-def _with_lengths(found: Estimate, reserved: int) -> Estimate:
-    """With upper ends that hold so many reserved bytes."""
-    from memlint.units import format_bytes
-
-    more = reserved - found.reserved_interval.high_bytes
-    if more <= 0:
-        return found
-    why = (
-        "batches that are longer than all before them find no free block that is large enough; the high end is after"
-        " three shorter ones (expandable_segments:True avoids it)"
-    )
-    device = found.device_interval
-    return found._replace(
-        reserved_interval=_up_to(found.reserved_interval, reserved),
-        device_interval=device._replace(high_bytes=device.high_bytes + more),
-        assumptions=(*found.assumptions, ("lengths of batches", f"up to {format_bytes(reserved)} reserved", why)),
-    )
-
-
-def _up_to(interval: Interval, size: int) -> Interval:
-    return interval._replace(high_bytes=max(interval.high_bytes, size))
-
-
-def _is_quantised_on_the_card(spec: TrainingSpec) -> bool:
-    """By bitsandbytes, as transformers loads a checkpoint of 16 bits."""
-    if (spec.get("quantization.kind") or "nf4") not in ("nf4", "fp4", "int8"):
-        return False
-    if spec.get("implementation", "transformers") != "transformers":
-        return False
-    if spec.get("parallelism.strategy", "none") not in ("none", "ddp"):
-        return False  # such loaders bring weights to the host
-    config = spec.get("hyperparameters.config")
-    quantised = isinstance(config, dict) and bool(config.get("quantization_config"))
-    return not quantised and "bnb" not in str(spec.model_name).lower()
 
 
 def _same_step(one: TrainingSpec, other: TrainingSpec) -> bool:

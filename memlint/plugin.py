@@ -135,8 +135,7 @@ class Run:
     within     (TrainingSpec, bytes) -> ``estimator``'s; None for one that reserves more, which is quicker to see
     packed     () -> what the run's reserved bytes cannot be less than, whatever the allocator's settings
     first_pass () -> most bytes live until the second micro-batch begins; 0 where there is none, or that is not known
-    whole      TrainingSpec -> the estimate with all that its interval is made of, where ``estimator``'s is of the
-               newest releases alone
+    whole      TrainingSpec -> the estimate with all of its interval; ``estimator``'s is of the newest releases alone
     fitting    (TrainingSpec, bytes) -> ``whole``'s where all of its interval fits; None where it does not, which is
                quicker to see
     again      edits -> this run as it is read from the texts with them; None where these cannot be read, or more is

@@ -151,6 +151,7 @@ def install(monkeypatch: pytest.MonkeyPatch) -> None:
     """Put the family, its estimate and its rules in place for one test."""
     monkeypatch.setitem(registry._dialects, "demo", Dialect(SCHEMA))
     monkeypatch.setattr("memlint.estimates.estimate_spec", estimate_spec)
+    monkeypatch.setattr("memlint.estimates.record", lambda *_: None)  # of which its estimates are not made
     monkeypatch.setattr("memlint.estimates.saved_bytes", lambda spec: estimate_spec(spec).saved_bytes)
     monkeypatch.setattr("memlint.checking.judging._unknown_model", lambda: UnknownModel)
     real = [info for info in rules_registry.built_in() if info.code < "MEM008"]

@@ -263,15 +263,7 @@ def _from_fsdp(spec: TrainingSpec, switch: Fact, config: Fact | None) -> str:
     # A command's one word has them all: --fsdp "full_shard auto_wrap offload".
     said = switch.value if isinstance(switch.value, list) else [switch.value]
     words = [word for part in said for word in str(part).split()]
-    version = inside.get("version")
-    if version is not None:
-        put(spec, "parallelism.strategy", "fsdp2" if str(version.value) == "2" else "fsdp1", switch)
-    elif not spec.does("transformers.fsdp_is_version_2"):
-        reason = f"transformers {spec['transformers_version']}: fsdp_config's version is 1 where it is not stated"
-        put(spec, "parallelism.strategy", "fsdp1", switch, reason)
-    else:
-        reason = f"{TRANSFORMERS}: fsdp_config's version is 2 where it is not stated"
-        put(spec, "parallelism.strategy", "fsdp2", switch, reason)
+    _version_of_fsdp(spec, switch, inside.get("version"))
     if "shard_grad_op" in words or "hybrid_shard_zero2" in words:
         put(spec, "parallelism.reshard_after_forward", False, switch)
     if "no_shard" in words:
@@ -302,6 +294,17 @@ def _from_fsdp(spec: TrainingSpec, switch: Fact, config: Fact | None) -> str:
     if "activation_checkpointing" in inside and truth(inside["activation_checkpointing"].value):
         entry("activation_checkpointing", "checkpointing", "full")
     return ""
+
+
+def _version_of_fsdp(spec: TrainingSpec, switch: Fact, stated: Node | None) -> None:
+    if stated is not None:
+        put(spec, "parallelism.strategy", "fsdp2" if str(stated.value) == "2" else "fsdp1", switch)
+    elif not spec.does("transformers.fsdp_is_version_2"):
+        reason = f"transformers {spec['transformers_version']}: fsdp_config's version is 1 where it is not stated"
+        put(spec, "parallelism.strategy", "fsdp1", switch, reason)
+    else:
+        reason = f"{TRANSFORMERS}: fsdp_config's version is 2 where it is not stated"
+        put(spec, "parallelism.strategy", "fsdp2", switch, reason)
 
 
 # Facts of a strategy -> the strategies in which they say something.

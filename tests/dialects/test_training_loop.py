@@ -384,8 +384,6 @@ def test_a_bound_is_said_where_the_rest_comes_on_top(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("script", "files"),
     [
-        pytest.param(OWN + "model = Net()\n" + ADAMW + LOOP, {}, id="a model of the program's own"),
-        pytest.param("from nets import Net\nmodel = Net()\n" + ADAMW + LOOP, {"nets": OWN}, id="of the repository's"),
         pytest.param(MODEL + ADAMW, {}, id="nothing goes backward"),
         pytest.param("for x in y:\n    loss.backward()\n", {}, id="a loop over nothing that is known"),
         pytest.param("for x in\n    loss.backward()\n", {}, id="no Python"),
@@ -402,6 +400,21 @@ def test_other_programs_are_no_runs_of_it(tmp_path: Path, script: str, files: di
         (tmp_path / f"{name}.py").write_text("from torch import nn\n" + text, encoding="utf-8")
     (tmp_path / "train.py").write_text(HEAD + script, encoding="utf-8")
     assert registry.specs(load(str(tmp_path / "train.py"))) == []
+
+
+@pytest.mark.parametrize(
+    ("script", "files"),
+    [
+        pytest.param(OWN + "model = Net()\n" + ADAMW + LOOP, {}, id="of the program's own"),
+        pytest.param("from nets import Net\nmodel = Net()\n" + ADAMW + LOOP, {"nets": OWN}, id="of the repository's"),
+    ],
+)
+def test_of_a_model_that_is_followed_what_trains_is_a_bound(tmp_path: Path, script: str, files: dict[str, str]) -> None:
+    for name, text in files.items():
+        (tmp_path / f"{name}.py").write_text("from torch import nn\n" + text, encoding="utf-8")
+    (tmp_path / "train.py").write_text(HEAD + script, encoding="utf-8")
+    (spec,) = registry.specs(load(str(tmp_path / "train.py")))
+    assert isinstance(spec.unknown_reason, OnTop)
 
 
 def test_options_of_a_command_reach_the_loop(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ Shapes: B images, A anchors (a place of any of three maps), N boxes.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from memlint.architectures.yolo import CLASSIFY, DESCRIBED, OBJECTS, SCALES
@@ -47,13 +48,7 @@ def build(spec: TrainingSpec) -> System:
     model = _net(spec, own)
     data = Data(spec.get(HYPER + "boxes", 1), spec.get(HYPER + "objects", 1), spec[HYPER + "classes"])
 
-    def losses(found: Any, data: Data) -> Tensor:
-        if task == CLASSIFY:
-            return of_classes(found)
-        if isinstance(found, Both):
-            return of_points(found.many, data, habits) + of_points(found.one, data, habits)
-        return of_points(found, data, habits) if own else of_anchors(found, data)
-
+    losses = partial(_loss_of, task, own, habits)
     compute = spec.get("compute_dtype", "float32")
 
     def images(count: int = batch, kind: DType = float32) -> Tensor:
@@ -95,6 +90,14 @@ def build(spec: TrainingSpec) -> System:
         keeps_gradients=spec.does("torch.keeps_gradients_as_zeros"),
         uses=frozenset({"matmul", "convolution"}),
     )
+
+
+def _loss_of(task: str, own: bool, habits: Habits, found: Any, data: Data) -> Tensor:
+    if task == CLASSIFY:
+        return of_classes(found)
+    if isinstance(found, Both):
+        return of_points(found.many, data, habits) + of_points(found.one, data, habits)
+    return of_points(found, data, habits) if own else of_anchors(found, data)
 
 
 def _net(spec: TrainingSpec, own: bool) -> Chain:
