@@ -11,7 +11,8 @@ from __future__ import annotations
 
 from memlint.dialects import language_model as lm
 from memlint.dialects import trainer_families as families
-from memlint.facts.spec import HYPER, OnTop, TrainingSpec
+from memlint.documents.node import Edit
+from memlint.facts.spec import HYPER, Name, OnTop, TrainingSpec
 
 _VERSION = "OpenRLHF 0.11"
 # cli/train_*.py: the program -> method, samples per pass, tokens of a sample where no option says them
@@ -27,6 +28,12 @@ _RAY = "train_ppo_ray"
 _FLAT, _FLAT_ASKED, _FLAT_PROMPT, _FLAT_ANSWER = 4, 8, 1024, 1024
 _FLAT_SAYS = "OpenRLHF 0.5 to 0.9: train_ppo_ray"
 _HALF = 2  # bytes of a weight in 16 bits
+
+
+def spell(spec: TrainingSpec, fact: Name, value: object) -> list[Edit] | None:
+    """Of flat options, older releases have a switch for attention and no word."""
+    flat = spec.root.get("pretrain") is not None and spec.root.get("attn_implementation") is None
+    return [] if fact == "attention" and value != "flash" and flat else None
 
 
 def complete(spec: TrainingSpec) -> TrainingSpec:
