@@ -77,7 +77,7 @@ def changed_facts(draw: st.DrawFn) -> tuple[str, dict[str, int], dict[str, int]]
 
 def estimated(spec: TrainingSpec, changes: dict[str, int]) -> Estimate:
     try:
-        return estimate_spec(spec.with_facts(**changes), templates=runs.templates())
+        return estimate_spec(spec.with_facts(**changes), detailed=False, templates=runs.templates())
     except UnknownModel as error:
         event(f"no model: {error}"[:80])
         assume(False)
