@@ -63,10 +63,10 @@ class Made:
         self.asked = None
 
     def alike(self, changes: Changes) -> _Newest | None:
-        """Totals of a run that differs from another one in nothing but facts that nobody asks for."""
+        """What is known of a run that differs from another one in nothing but facts that nobody asks for."""
         wanted = self._told(changes)
-        totals = ((changes, found) for (kind, changes), found in self.answers.items() if kind == TOTALS)
-        return next((found for known, found in totals if self._told(known) == wanted), None)
+        known_ones = ((changes, found) for (kind, changes), found in self.answers.items() if kind == NEWEST)
+        return next((found for known, found in known_ones if self._told(known) == wanted), None)
 
     def _told(self, changes: Changes) -> set[tuple[str, str]]:
         return {change for change in changes if (change[1] if change[0] == GONE else change[0]) in self.read}
@@ -89,7 +89,7 @@ class Made:
 
 
 # What is asked of a run.
-OWN, NEWEST, TOTALS, WITHIN, WHOLE, FITS = "own", "newest", "totals", "within", "whole", "fits"
+OWN, OWN_NEWEST, NEWEST, WITHIN, WHOLE, FITS = "own", "own newest", "newest", "within", "whole", "fits"
 ALLOCATED, SAVED, PACKED, FIRST_PASS = "allocated", "saved", "packed", "first pass"
 _OF_STATES = ("parameters", "gradients", "optimizer")
 
@@ -190,7 +190,7 @@ class EqualRuns:
                 self._kept.cache.put(key, kept)
 
 
-def _told(spec: TrainingSpec, newest: _Newest) -> Estimate:
+def _answered(spec: TrainingSpec, newest: _Newest) -> Estimate:
     """The estimate of a run, which knows from then on what of its releases decides."""
     found, asked = newest
     spec.asked.update(asked)
@@ -240,32 +240,32 @@ class Estimates:
             return found, tuple(self.spec.asked.items())
 
         def whole() -> Estimate:
-            found = _told(self.spec, self._made.answers.get((NEWEST, symbolic)) or newest())
+            found = _answered(self.spec, self._made.answers.get((OWN_NEWEST, symbolic)) or newest())
             return self._spanning(self.spec, found, question)
 
-        return self._made.answer(question, whole) if spans else self._made.answer((NEWEST, symbolic), newest)[0]
+        return self._made.answer(question, whole) if spans else self._made.answer((OWN_NEWEST, symbolic), newest)[0]
 
-    def totals(self, changed: TrainingSpec) -> Estimate:
+    def newest(self, changed: TrainingSpec) -> Estimate:
         """Under the newest releases alone. Raises models.UnknownModel."""
-        question = (TOTALS, _changes(self.spec, changed))
-        return _told(changed, self._made.answer(question, lambda: self._totals(changed)))
+        question = (NEWEST, _changes(self.spec, changed))
+        return _answered(changed, self._made.answer(question, lambda: self._newest(changed)))
 
-    def totals_within(self, changed: TrainingSpec, most_reserved_bytes: int) -> Estimate | None:
-        """``totals(changed)``, None for a run that reserves more: which is seen as soon as it does. Raises
+    def newest_within(self, changed: TrainingSpec, most_reserved_bytes: int) -> Estimate | None:
+        """``newest(changed)``, None for a run that reserves more: which is seen as soon as it does. Raises
         models.UnknownModel."""
         from memlint.tape.allocator import ReservesMore
 
         def make() -> _Newest | None:
             try:
-                return self._totals(changed, most_reserved_bytes)
+                return self._newest(changed, most_reserved_bytes)
             except ReservesMore:
                 return None
 
         changes = _changes(self.spec, changed)
         found = self._made.answer((WITHIN, (changes, most_reserved_bytes)), make)
-        return None if found is None else _told(changed, self._made.answer((TOTALS, changes), lambda: found))
+        return None if found is None else _answered(changed, self._made.answer((NEWEST, changes), lambda: found))
 
-    def _totals(self, changed: TrainingSpec, most_reserved_bytes: int | None = None) -> _Newest:
+    def _newest(self, changed: TrainingSpec, most_reserved_bytes: int | None = None) -> _Newest:
         made = self._made
         if (alike := made.alike(_changes(self.spec, changed))) is not None:
             return alike
@@ -276,14 +276,14 @@ class Estimates:
 
     def whole(self, changed: TrainingSpec) -> Estimate:
         """With all of its interval. Raises models.UnknownModel."""
-        question, newest = (WHOLE, _changes(self.spec, changed)), self.totals(changed)  # work of an answer of its own
+        question, newest = (WHOLE, _changes(self.spec, changed)), self.newest(changed)  # work of an answer of its own
         return self._made.answer(question, lambda: self._spanning(changed, newest, question))
 
     def fitting(self, changed: TrainingSpec, budget_bytes: int) -> Estimate | None:
         """``whole(changed)`` where all of its interval fits; None where it does not, which is seen as soon as a part of
         it does not. Raises models.UnknownModel."""
         made, changes = self._made, _changes(self.spec, changed)
-        question, newest = (WHOLE, changes), self.totals(changed)
+        question, newest = (WHOLE, changes), self.newest(changed)
 
         def make() -> Estimate | None:
             try:
@@ -393,7 +393,7 @@ class Estimates:
         return plausible.spanning(found, others)
 
     def allocated_bytes(self, changed: TrainingSpec) -> int:
-        """``totals(changed).allocated_bytes``. Raises models.UnknownModel."""
+        """``newest(changed).allocated_bytes``. Raises models.UnknownModel."""
         made = self._made
 
         def make() -> int:
@@ -403,7 +403,7 @@ class Estimates:
 
     def states_bytes(self, changed: TrainingSpec) -> int:
         """Weights, gradients and optimizer states at the run's peak. Raises models.UnknownModel."""
-        found = self.totals(changed)
+        found = self.newest(changed)
         return sum(found.component_bytes(name) for name in _OF_STATES)
 
     def saved_bytes(self, changed: TrainingSpec) -> int:

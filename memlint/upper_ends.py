@@ -98,7 +98,6 @@ def lengths_vary(spec: TrainingSpec) -> bool:
 
 def with_lengths(found: Estimate, reserved: int) -> Estimate:
     """With upper ends that hold so many reserved bytes."""
-
     more = reserved - found.reserved_interval.high_bytes
     if more <= 0:
         return found

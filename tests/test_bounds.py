@@ -143,7 +143,7 @@ EXPANDABLE: dict[Name, Any] = {"allocator_conf": "expandable_segments:True"}
 def test_settings_of_the_allocator_save_what_the_what_if_says_or_too_little(name: str, share: float) -> None:
     spec = spec_of(name)
     estimates = Estimates(spec)
-    run = Run(spec, estimates.own(), None, estimates.totals, spell_each, within=estimates.totals_within)
+    run = Run(spec, estimates.own(), None, estimates.newest, spell_each, within=estimates.newest_within)
     assert run.estimate is not None
     saved = run.saved_if(EXPANDABLE, share)
     plainly = run.estimate.device_bytes - estimate_spec(spec.with_facts(EXPANDABLE)).device_bytes
@@ -163,8 +163,8 @@ def test_what_saves_too_little_is_not_estimated_to_its_end_and_what_saves_enough
         return simulate(*arguments, **options)
 
     monkeypatch.setattr(summary, "simulate", counted)
-    assert estimates.totals_within(spec.with_facts(EXPANDABLE), own.reserved_bytes // 2) is None
+    assert estimates.newest_within(spec.with_facts(EXPANDABLE), own.reserved_bytes // 2) is None
     assert simulated == [own.reserved_bytes // 2]
-    found = estimates.totals_within(spec.with_facts(EXPANDABLE), own.reserved_bytes)
-    assert found == estimates.totals(spec.with_facts(EXPANDABLE))
+    found = estimates.newest_within(spec.with_facts(EXPANDABLE), own.reserved_bytes)
+    assert found == estimates.newest(spec.with_facts(EXPANDABLE))
     assert simulated[1:] == [own.reserved_bytes], "the totals are those of the run that was simulated"

@@ -82,9 +82,9 @@ def test_what_is_live_and_what_the_allocator_makes_of_it_take_one_recording(monk
     monkeypatch.setattr(models, "record", counted)
     estimates = Estimates(spec())
     assert estimates.allocated_bytes(changed) == expected.allocated_bytes
-    assert estimates.totals(spec().with_facts(micro_batch_size=2)) == expected
+    assert estimates.newest(spec().with_facts(micro_batch_size=2)) == expected
     assert calls == 1
-    estimates.totals(spec().with_facts(micro_batch_size=4))
+    estimates.newest(spec().with_facts(micro_batch_size=4))
     assert calls == 2
 
 
@@ -114,8 +114,8 @@ def test_a_run_that_is_read_again_is_recorded_where_something_differs_that_is_as
     monkeypatch.setattr(models, "record", counted)
     estimates = Estimates(own)
     estimates.own()
-    estimates.totals(own)
-    assert estimates.totals(other) == expected
+    estimates.newest(own)
+    assert estimates.newest(other) == expected
     assert calls == recorded
 
 

@@ -89,7 +89,7 @@ def _effect(
         return None
     try:
         with work.limited(of.settings.file_steps), files.named(tree.paths), stated_model(of.settings):
-            found = of.estimates.totals(of.spec.with_facts(changes))
+            found = of.estimates.newest(of.spec.with_facts(changes))
     except (UnknownModel, work.OutOfWork, KeyError):
         return None
     return sign * (figure.device_bytes - found.device_bytes)

@@ -47,6 +47,8 @@ _OTHERWISE: dict[str, tuple[tuple[str, ...], str]] = {
     "gradient_checkpointing_segment_stride": (_PLAIN, "recomputation of segments"),
     "attention_mechanism": (("diffusers", "xformers", *_PLAIN), "its attention"),
     "peft_lora_mode": (("standard", *_PLAIN), "such adapters"),
+    "peft_lora_target_modules": (_PLAIN, "adapters at layers that the file names"),
+    "init_lora": (_PLAIN, "an adapter that training goes on with, whose rank is its own"),
     "distillation_method": (_PLAIN, "a second model that teaches"),
     "musubi_blocks_to_swap": (_PLAIN, "blocks in host memory"),
     "deepspeed_config": (_PLAIN, "what DeepSpeed shares of a denoiser"),
@@ -54,6 +56,10 @@ _OTHERWISE: dict[str, tuple[tuple[str, ...], str]] = {
     **{
         switch: (_PLAIN, what)
         for switch, what in (
+            ("keep_vae_loaded", "an autoencoder that stays"),
+            ("vae_cache_ondemand", "an autoencoder that encodes in each step"),
+            ("vae_cache_disable", "an autoencoder that encodes in each step"),
+            ("gradient_checkpointing_offload_attention", "recomputation with activations in host memory"),
             ("controlnet", "a ControlNet beside it"),
             ("train_text_encoder", "a text encoder that trains"),
             ("use_dora", "DoRA beside a denoiser"),
@@ -155,6 +161,8 @@ def _stated(spec: TrainingSpec, family: str, adapted: bool) -> None:
     if adapted:
         if "lora.r" not in spec:
             lm.put(spec, "lora.r", 16, reason=f"{_SOURCE}: lora_rank")
+        if "lora.dropout" not in spec:
+            lm.put(spec, "lora.dropout", 0.1, reason=f"{_SOURCE}: lora_dropout")
         targets = _FLUX_TARGETS[_word(spec, "flux_lora_target") or "all"] if family == "flux" else _SHARED
         lm.put(spec, "lora.targets", list(targets), reason=f"{_SOURCE}: get_lora_target_layers")
     # The file's own words: "flash" and others are another attention's, which is told above.

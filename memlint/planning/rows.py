@@ -105,7 +105,7 @@ class Planner:
 
         def fits_newest(batch: int) -> bool:
             changed = spec.with_facts(micro_batch_size=batch)
-            return estimates.totals(changed).verdict(card.usable_bytes) == FITS
+            return estimates.newest(changed).verdict(card.usable_bytes) == FITS
 
         def fits(batch: int) -> bool:
             """With the older releases that may be in use as well, whose interval is never narrower."""

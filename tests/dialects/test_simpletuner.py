@@ -40,7 +40,10 @@ def read(folder: Path, sets: list[dict[str, Any]] | None = None, **changes: Any)
         ),
         pytest.param(
             {"lora_rank": None, "train_batch_size": None, "optimizer": None, "mixed_precision": None},
-            {"micro_batch_size": 4, "lora.r": 16, "checkpointing": "full", "optimizer": "adamw_compensated"},
+            {
+                **{"micro_batch_size": 4, "lora.r": 16, "lora.dropout": 0.1, "checkpointing": "full"},
+                **{"optimizer": "adamw_compensated"},
+            },
             id="what SimpleTuner takes where nothing is said",
         ),
         pytest.param(
@@ -107,6 +110,8 @@ def test_the_largest_data_set_decides(
     [
         pytest.param({"lora_type": "lycoris"}, "LyCORIS", id="adapters of another library"),
         pytest.param({"base_model_precision": "int8-quanto"}, "quantised", id="a quantised base"),
+        pytest.param({"keep_vae_loaded": True}, "an autoencoder that stays", id="an autoencoder that is not deleted"),
+        pytest.param({"peft_lora_target_modules": "to_q"}, "layers that the file names", id="other layers"),
         pytest.param({"gradient_checkpointing_interval": 2}, "every other block", id="some blocks alone"),
         pytest.param({"controlnet": True}, "ControlNet", id="a ControlNet"),
         pytest.param({"model_family": "flux", "model_flavour": "schnell"}, "schnell", id="another model of a family"),
