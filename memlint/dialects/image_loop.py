@@ -21,7 +21,7 @@ _OPTIMIZERS = ("adam", "adamw", "sgd")
 
 
 def recognise(document: Document, root: Node) -> bool:
-    """No file has these keys: they are read from a program's calls (:mod:`memlint.dialects.image_loops`)."""
+    """No file has these keys: they are read from a program's calls (:mod:`memlint.dialects.image_calls`)."""
     return False
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from memlint.dialects import image_loops
+from memlint.dialects import image_calls
 from memlint.dialects.loop_scripts import Reader, dtype_of
 from memlint.dialects.made import is_of_library, root, root_number
 from memlint.documents.node import Node
@@ -64,9 +64,9 @@ class OfImages(Reader):
             self.head(argument(call, "num_classes", 0))
 
     def loaded(self, call: Node) -> None:
-        found = image_loops.made(call)
+        found = image_calls.made(call)
         assert found is not None
-        if not image_loops.is_the_librarys(found, call, self.program):
+        if not image_calls.is_the_librarys(found, call, self.program):
             self.stop(f"{target_of(call)} is none of a library's that is described", call)
         self.put("model", call, f"{found.library}/{found.name}")
         self.head(argument(call, "num_classes", 9))
@@ -108,11 +108,11 @@ class OfImages(Reader):
             return
         value = values_of(call).get(attribute)
         last = root(value)
-        if attribute in image_loops.HEADS and name_of(last) == "Linear":
+        if attribute in image_calls.HEADS and name_of(last) == "Linear":
             classes = argument(last, "out_features", 1)
             if classes is not None and type(classes.value) is int:
                 self.put("num_classes", classes)
-        elif not (attribute in image_loops.HEADS and name_of(last) in ("Sequential", "Identity")):
+        elif not (attribute in image_calls.HEADS and name_of(last) in ("Sequential", "Identity")):
             self.stop(f"what setting .{attribute} of the model changes is not described", call)
 
     # ------------------------------------------------------------------------------------------ a batch
@@ -140,10 +140,10 @@ class OfImages(Reader):
         """The side of an image, where all transforms of the program leave the same; else the largest is a bound."""
         if "image_size" in self.keys:
             return
-        found = image_loops.sides(self.before_the_loop())
+        found = image_calls.sides(self.before_the_loop())
         if not found:
             return
-        largest = max(found, key=image_loops.pixels)
+        largest = max(found, key=image_calls.pixels)
         self.keys["image_size"] = Node(largest.value, largest.span, None, "image_size")
 
     def optimizer(self) -> None:

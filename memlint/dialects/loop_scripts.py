@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from memlint.dialects import image_loops, loop_calls, turns
+from memlint.dialects import image_calls, loop_calls, turns
 from memlint.dialects.loop_structure import flat
 from memlint.dialects.made import (
     MAX_CHAIN,
@@ -78,10 +78,10 @@ def script(found: Loops, path: str) -> Script | None:
                 return first[1]._replace(unknown=why)
             continue
         family, kind = FAMILY, Reader
-        if image_loops.made(root(turn.model[0])) is not None:
+        if image_calls.made(root(turn.model[0])) is not None:
             from memlint.dialects.image_programs import OfImages
 
-            family, kind = image_loops.FAMILY, OfImages
+            family, kind = image_calls.FAMILY, OfImages
         said, reason = kind(path, program, turn, loop).said()
         reason = reason or _doubt(program, path, said)
         first = turn, Script(family, Node(said, turn.place), program.document, reason, False, True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from memlint.dialects import image_loops
+from memlint.dialects import image_calls
 from memlint.dialects import loop_calls as calls
 from memlint.documents.node import Node, Unresolved
 from memlint.documents.programs.call_nodes import argument, name_of, target_of, values_of
@@ -81,7 +81,7 @@ def is_of_library(call: Node | None) -> bool:
     """Whether a call makes a model of a library that is described."""
     from memlint.dialects.scripts import is_a_model
 
-    return is_a_model(call) or image_loops.made(call) is not None
+    return is_a_model(call) or image_calls.made(call) is not None
 
 
 def optimizer_of(made: Node | None) -> str | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from memlint.dialects import image_loops
+from memlint.dialects import image_calls
 from memlint.dialects import loop_calls as calls
 from memlint.dialects.loop_structure import flat, inner_loop, is_backward, is_step, steps
 from memlint.dialects.made import (
@@ -396,7 +396,7 @@ class _Reader:
             if self.sort(number).number < 0:
                 self.shorter = 1
         self.calls.append(entry)
-        if image_loops.made(root(entry.callee)) is not None:
+        if image_calls.made(root(entry.callee)) is not None:
             self.is_followed = False
             return Sort(SMALL)
         for name in calls.OTHER_OUTPUTS:

@@ -41,6 +41,7 @@ class Loop(NamedTuple):
     estimator of advantages
     critic    whether the model of values that an estimator may ask for is described
     reference of the policy, whether it is on the card
+    pixels    that an image is made to have at most; 0: it is as large as it comes
     """
 
     title: str
@@ -58,6 +59,7 @@ class Loop(NamedTuple):
     estimator: str = "grpo"
     critic: bool = True
     reference: bool = False
+    pixels: int = 0
 
 
 _OLDER_SFT = Loop("verl 0.7: sft_trainer.yaml", "sft", "fsdp2", False, 0, 4, True, 0)
@@ -80,8 +82,8 @@ _EASY = Loop(
     allocator="expandable_segments:False",
     critic=False,
     reference=True,
+    pixels=4194304,  # trainer/config.py: DataConfig.max_pixels
 )
-_EASY_PIXELS = 4194304  # trainer/config.py: DataConfig.max_pixels
 _SHARDS = {"fsdp": "fsdp1", "fsdp2": "fsdp2"}
 # verl/workers/config/optimizer.py: (module, class) -> the optimizer, and whose it is
 _OPTIMIZERS = {
@@ -310,8 +312,7 @@ def _passes(spec: TrainingSpec) -> str:
 
 
 def _images(spec: TrainingSpec) -> None:
-    most = _EASY_PIXELS if loop(spec) is _EASY else 0
-    verl_images.images(spec, most, loop(spec).title)
+    verl_images.images(spec, loop(spec).pixels, loop(spec).title)
 
 
 def _asked(spec: TrainingSpec) -> None:

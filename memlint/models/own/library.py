@@ -259,7 +259,7 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "repeat_interleave": _repeat_interleave,
     "gelu": _gelu,
     "rms_norm": lambda input, normalized_shape, weight=None, eps=None: F.rms_norm(input, weight),
-    "maximum": lambda x, y: F.minimum(x, y),
+    "maximum": lambda x, y: F.minimum(x, y),  # which keeps what it keeps
     "minimum": lambda x, y: F.minimum(x, y),
     "gather": lambda input, dim, index: F.gather(input, dim, index),
 }

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import ast
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 from memlint import work
@@ -172,7 +172,7 @@ def _has(row: Any, value: Any) -> bool:
 
 
 class Plain:
-    """A type of Python's own, which makes values and tells kinds apart. Two with one name are the same."""
+    """A type of Python's own, as a stranger's code may use it: to make a value, and to ask of which kind one is."""
 
     def __init__(self, kind: type, make: Callable[..., Any]) -> None:
         self.kind, self.make = kind, make
@@ -333,7 +333,7 @@ METHODS: dict[type, dict[str, Callable[..., Any]]] = {
         "insert": _inserted,
         "pop": _popped,
         "copy": lambda row: items(row),
-        "index": lambda row, value: items(row).index(flat(value)) if flat(row) is row else 0,
+        "index": lambda row, value: flat(row).index(flat(value)),
         "reverse": _reversed,
     },
     tuple: {"index": lambda row, value: flat(row).index(flat(value))},
@@ -376,8 +376,7 @@ def _product(row: list[Any]) -> Any:
 
 def sized(given: Any) -> None:
     """Refuses arguments of torch's functions that no model has: rows of sizes without end, sizes beyond torch's."""
-    seen: Iterator[Any] = iter(given)
-    for one in seen:
+    for one in given:
         if isinstance(one, (list, tuple)):
             going(len(one))
             numbers = [part for part in one if isinstance(part, int)]
