@@ -71,7 +71,8 @@ def of_another(spec: TrainingSpec, own: own_code.Module) -> str:
     if spec.launch is not None or _is_the_file(spec, own) or not isinstance(spec.root.value, dict):
         return ""
     words = own_code.words(own.path)
-    return next((str(name) for name in spec.root.value if _A_MODEL.search(str(name)) and str(name) not in words), "")
+    names = [name for name in map(str, spec.root.value) if len(name) <= _LONGEST and name not in words]
+    return next((name for name in names if _A_MODEL.search(name)), "")
 
 
 # What people call the tokens of a row.

@@ -6,10 +6,12 @@ is frozen by a switch, and adapters are put into what is frozen. (2U1/Qwen2-VL-F
 from __future__ import annotations
 
 import ast
+from math import isqrt
 from typing import Any
 
 from memlint.dialects import language_model as lm
 from memlint.dialects.accelerate import truth
+from memlint.dialects.native import number
 from memlint.facts.spec import DEFAULT, WRITTEN, Fact, Name, TrainingSpec
 
 TRAIN = "Qwen2-VL-Finetune: src/train/train_sft.py"
@@ -27,6 +29,8 @@ FACTS: tuple[Name, ...] = (
     lm.HYPER + "dtype",
 )
 JOINED: tuple[Name, ...] = ("frozen_parts", "image_size")
+
+_LONGEST_LIST = 1_000  # characters
 
 
 def is_of_series(spec: TrainingSpec) -> bool:
@@ -63,10 +67,9 @@ def join(spec: TrainingSpec) -> str:
     """Which parts train, and how large images are; why that is not known."""
     lm.assume_images(spec)
     pixels = spec.root.get("image_max_pixels")
-    text = "" if pixels is None else str(pixels.value)
-    if text.isdigit():
-        size = int(int(text) ** 0.5)
-        spec.facts["image_size"] = Fact("image_size", size, WRITTEN, "--image_max_pixels", pixels, TRAIN)
+    most = None if pixels is None else number(pixels.value)
+    if most is not None:
+        spec.facts["image_size"] = Fact("image_size", isqrt(most), WRITTEN, "--image_max_pixels", pixels, TRAIN)
     adapted = lm.switched(spec, "use_peft")
     why = _unlisted(spec) if adapted else ""
     first = next((name for name in _PARTS if _on(spec, name)), "freeze_llm")
@@ -82,13 +85,13 @@ def join(spec: TrainingSpec) -> str:
 def _unlisted(spec: TrainingSpec) -> str:
     """Why it is not known which layers get adapters: embeddings and the head do, unless a list leaves them out."""
     few, listed = spec.root.get("num_lora_modules"), spec.root.get("lora_namespan_exclude")
-    if few is not None and str(few.value).strip().lstrip("-").isdigit() and int(str(few.value)) > 0:
+    if few is not None and number(few.value) is not None:
         return f"--num_lora_modules {few.value}: which of the linear layers are the last ones is not known"
     left: object = None if listed is None else listed.value
     if isinstance(left, str):
         try:
-            left = ast.literal_eval(left)
-        except (ValueError, SyntaxError):
+            left = ast.literal_eval(left) if len(left) <= _LONGEST_LIST else [left]
+        except (ValueError, SyntaxError, MemoryError, RecursionError):
             left = [left]
     names = [str(one) for one in left] if isinstance(left, (list, tuple)) else []
     if not {"lm_head", "embed_tokens"} <= set(names):

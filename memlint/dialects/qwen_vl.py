@@ -4,10 +4,12 @@ by three switches. (QwenLM/Qwen3-VL at 9658872: ``qwen-vl-finetune/qwenvl/train/
 
 from __future__ import annotations
 
+from math import isqrt
 from typing import Any
 
 from memlint.dialects import language_model as lm
 from memlint.dialects.accelerate import truth
+from memlint.dialects.native import number
 from memlint.facts.spec import DEFAULT, WRITTEN, Fact, Name, TrainingSpec
 
 TRAIN = "Qwen3-VL: qwenvl/train/train_qwen.py"
@@ -85,8 +87,8 @@ def join(spec: TrainingSpec) -> str:
         origin = WRITTEN if node is not None else DEFAULT
         spec.facts["frozen_parts"] = Fact("frozen_parts", parts, origin, f"--{off[0] if off else ''}", node, TRAIN)
     pixels = spec.root.get("max_pixels")
-    text = str(_PIXELS if pixels is None else pixels.value)
-    if text.isdigit():
+    most = _PIXELS if pixels is None else number(pixels.value)
+    if most is not None:
         origin = WRITTEN if pixels is not None else DEFAULT
-        spec.facts["image_size"] = Fact("image_size", int(int(text) ** 0.5), origin, "--max_pixels", pixels, TRAIN)
+        spec.facts["image_size"] = Fact("image_size", isqrt(most), origin, "--max_pixels", pixels, TRAIN)
     return ""

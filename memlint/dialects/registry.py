@@ -207,7 +207,7 @@ def _is_a_guess(family: Dialect) -> bool:
     return "trains" in signature or "launcher" in signature
 
 
-_ASKS = re.compile(r"\bif\b[^\n]*\bdo_train\b")
+_ASKS, _IF = re.compile(r"\bdo_train\b"), re.compile(r"\bif\b")
 
 
 def _asks_whether_to_train(command: Command, document: Document) -> bool:
@@ -216,7 +216,10 @@ def _asks_whether_to_train(command: Command, document: Document) -> bool:
 
     path = scripts.file_of(command, document)
     found = own_code.module(path) if path is not None else None
-    return found is not None and _ASKS.search(found.text) is not None
+    if found is None:
+        return False
+    lines = (line for line in found.text.split("\n") if "do_train" in line)
+    return any((asked := _ASKS.search(line)) is not None and _IF.search(line, 0, asked.start()) for line in lines)
 
 
 def _may_train(command: Command, document: Document) -> bool:

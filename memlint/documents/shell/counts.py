@@ -107,7 +107,7 @@ def _first(found: re.Match[str]) -> str:
 
 def _sum(words: Sequence[str | None]) -> str | None:
     """The number that whole numbers make with signs between them, products first."""
-    if not words or any(word is None for word in words):
+    if not words or len(words) > MOST_WORDS or any(word is None for word in words):
         return None
     terms: list[int] = []
     sign = "+"
